@@ -1,0 +1,46 @@
+# Encamp's two commands are `make run` and `make test`. Each installs what is missing first.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench docs clean
+
+PYTHON := .venv/bin/python
+PYTEST_ARGUMENTS ?=
+
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: ## install what is missing to run and to test
+	@tools/setup test
+
+run: ## run a sample job in a fresh machine
+	@tools/setup run
+	@.venv/bin/encamp run --timings -- sh -s < examples/hello.sh
+
+test: check ## check, then run all tests (some of them: make test PYTEST_ARGUMENTS='-k guest')
+	@$(PYTHON) -m pytest $(PYTEST_ARGUMENTS)
+
+check: ## format, lint, types and layers; seconds
+	@tools/setup test
+	@.venv/bin/ruff format --check --quiet --diff .
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/mypy --no-error-summary
+	@.venv/bin/lint-imports --cache-dir .cache/import-linter > .cache/layers.log || \
+		{ cat .cache/layers.log; exit 1; }
+	@echo "Format, lint, types and layers are in order."
+
+bench: ## run the benchmarks
+	@tools/setup bench
+	@$(PYTHON) -m bench
+
+docs: ## regenerate the command reference from the code
+	@tools/setup run
+	@$(PYTHON) -m encamp.cli.reference > docs/.reference.new
+	@mv docs/.reference.new docs/reference.md
+
+clean: ## remove what was built and installed here (machines and images are kept elsewhere)
+	@for makefile in src/encamp/*/*/Makefile; do \
+		$(MAKE) --no-print-directory --silent -C $$(dirname $$makefile) clean; done
+	@rm -rf .venv .cache dist docs/.reference.new
+	@find src tests bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Benchmarks. Each prints ratios whose two sides were measured in one run."""

@@ -1,0 +1,1 @@
+"""Keeping machines on a host."""

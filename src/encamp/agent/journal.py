@@ -1,0 +1,128 @@
+"""The journal: what machines there are, written to disk before they exist.
+
+A record is replaced whole or not at all. Nothing here waits for the disk: what a killed process
+wrote is still there, and a host that went down took its machines with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from encamp.home import Home
+from encamp.machines.directory import MachineDirectory
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine
+
+RECORDS = msgspec.json.Decoder(Machine)
+LOCK = "machines"
+
+
+class Journal:
+    def __init__(self, home: Home) -> None:
+        self.home = home
+
+    def directory(self, machine_id: str) -> MachineDirectory:
+        return MachineDirectory(self.home.machines / machine_id)
+
+    def add(self, machine: Machine) -> ClientLock:
+        """Write down a machine that is about to exist. It is ours until the lock is let go."""
+        directory = self.directory(machine.id)
+        with self.home.lock(LOCK, shared=True):
+            directory.path.mkdir(mode=0o700)
+            lock = ClientLock.take(directory.client)
+            assert lock is not None, "nobody else knows the new machine's id"
+        self.write(machine)
+        return lock
+
+    def write(self, machine: Machine) -> None:
+        record = self.directory(machine.id).record
+        new = record.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(machine))
+        new.rename(record)
+
+    def read(self, machine_id: str) -> Machine | None:
+        try:
+            return RECORDS.decode(self.directory(machine_id).record.read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def ids(self) -> list[str]:
+        return os.listdir(self.home.machines)
+
+    def all(self) -> list[Machine]:
+        found = [machine for name in self.ids() if (machine := self.read(name)) is not None]
+        return sorted(found, key=lambda machine: machine.created)
+
+    def find(self, reference: str) -> Machine:
+        """The machine of this name, id, or beginning of an id."""
+        machines = self.all()
+        matches = [machine for machine in machines if machine.name == reference]
+        if not matches and reference:
+            matches = [machine for machine in machines if machine.id.startswith(reference)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise EncampError(
+                Code.UNKNOWN_MACHINE,
+                f"'{reference}' fits {len(matches)} machines.",
+                "Write more of the id; 'encamp ps' lists them.",
+            )
+        raise EncampError(
+            Code.UNKNOWN_MACHINE,
+            f"You have no machine '{reference}'.",
+            "'encamp ps' lists your machines.",
+        )
+
+    @contextmanager
+    def moving(self, machine_id: str) -> Iterator[None]:
+        """One move of a machine at a time. The lock goes with the machine's directory."""
+        try:
+            fd = os.open(
+                self.directory(machine_id).path / "moving",
+                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                0o600,
+            )
+        except FileNotFoundError:
+            raise EncampError(Code.UNKNOWN_MACHINE, "The machine is gone.") from None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EncampError(
+                    Code.WRONG_STATE,
+                    "Somebody else is just changing this machine's state.",
+                    "Try again in a moment.",
+                    transient=True,
+                ) from None
+            yield
+        finally:
+            os.close(fd)
+
+
+class ClientLock:
+    """Held by the process that a machine being made, or a tied one, belongs to."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, path: Path) -> ClientLock | None:
+        """Take the lock; None if its process is still there."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return cls(fd)
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,231 @@
+"""The keeper of a host's machines: every move somebody can make with one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+
+from encamp.agent.journal import Journal
+from encamp.agent.making import Maker
+from encamp.agent.phases import Phases
+from encamp.agent.recovery import recover
+from encamp.agent.session import Port, mount_shares, session
+from encamp.guest.channel import Channel
+from encamp.home import Home
+from encamp.machines import accelerator
+from encamp.machines.account import process_user
+from encamp.machines.hardware import Hardware, share_slots_for
+from encamp.machines.process import Process
+from encamp.machines.qemu import Blueprint, Engine, Restore, launch, wake
+from encamp.machines.room import check_room
+from encamp.model.errors import Code, EncampError
+from encamp.model.image import Image
+from encamp.model.job import MachineRequest
+from encamp.model.machine import ALIVE, Machine, Move, State
+from encamp.progress import Progress, Silent
+
+POWER_OFF_TIMEOUT = 15.0
+"""Seconds a guest has to shut itself down before it is ended."""
+
+
+class Keeper:
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.journal = Journal(home)
+        self.maker = Maker(home)
+
+    @classmethod
+    def open(cls, home: Home) -> Keeper:
+        """The keeper of a home, after clearing what killed processes left there."""
+        recover(home.prepare())
+        return cls(home)
+
+    async def start(self, request: MachineRequest, progress: Progress) -> Machine:
+        """A machine that lives until somebody ends it."""
+        phases = Phases()
+        live = await self.maker.make(
+            request, tied=False, outlives=True, phases=phases, progress=progress
+        )
+        live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
+        await live.let_go()
+        return live.machine
+
+    @asynccontextmanager
+    async def speak(self, machine: Machine) -> AsyncIterator[tuple[Engine, Channel]]:
+        """A session with the guest of a running machine."""
+        machine.check(Move.EXECUTE)
+        with self._process_of(machine) as engine:
+            async with session(machine, engine) as channel:
+                yield engine, channel
+
+    async def pause(self, machine: Machine) -> Machine:
+        with self._moving(machine, Move.PAUSE) as current, self._process_of(current) as engine:
+            await engine.unless_ended(engine.pause())
+            return self._moved(current, Move.PAUSE, "paused on request")
+
+    async def resume(self, machine: Machine) -> Machine:
+        with self._moving(machine, Move.RESUME) as current, self._process_of(current) as engine:
+            await engine.unless_ended(engine.resume())
+            moved = self._moved(current, Move.RESUME, "resumed on request")
+            # A hello sets the guest's clock right.
+            async with session(current, engine):
+                return moved
+
+    async def suspend(self, machine: Machine) -> Machine:
+        """Put the machine into a context file and end its process."""
+        with self._moving(machine, Move.SUSPEND) as current, self._process_of(current) as engine:
+            if current.state is State.PAUSED:
+                await engine.unless_ended(engine.resume())
+            if current.shares:
+                # QEMU cannot save a machine that has a share mounted.
+                async with session(current, engine) as channel:
+                    await channel.unmount()
+            directory = self.journal.directory(current.id)
+            try:
+                await engine.unless_ended(engine.pause())
+                await engine.unless_ended(engine.save(directory.context, memory_is_mapped=False))
+            except EncampError:
+                directory.context.unlink(missing_ok=True)
+                await self._mount_again(current, engine)
+                raise
+            # The record is written while the process still stands: whoever is killed in between
+            # leaves a machine that is suspended, and a process that recovery ends.
+            moved = self._moved(current, Move.SUSPEND, "suspended on request")
+            await engine.process.kill()
+            return moved
+
+    async def _mount_again(self, machine: Machine, engine: Engine) -> None:
+        if machine.shares and engine.process.alive():
+            async with session(machine, engine) as channel:
+                for mounted in mount_shares(channel, machine):
+                    await mounted
+
+    async def restore(self, machine: Machine) -> Machine:
+        """Wake a suspended machine up from its context file."""
+        with self._moving(machine, Move.RESTORE) as current:
+            directory = self.journal.directory(current.id)
+            user = process_user(current.owner)
+            image = self._image(current)
+            verdict = await accelerator.decide(self.home, image, user, Silent())
+            slots = share_slots_for(len(current.shares))
+            assert slots is not None, "it had that many shares when it was made"
+            hardware = Hardware(verdict.accelerator, current.size, slots, current.network)
+            Port.forget(directory)
+            blueprint = Blueprint(
+                current.id, directory, hardware, image, user, current.shares, tied=False
+            )
+            origin = Restore(directory.context)
+            with self.home.lock("room"):
+                check_room(current.size, self.home.root)
+                engine = launch(blueprint, origin)
+            try:
+                await engine.unless_ended(wake(engine, origin))
+                async with session(current, engine) as channel:
+                    for mounted in mount_shares(channel, current):
+                        await mounted
+                moved = self._moved(current, Move.RESTORE, "restored on request")
+            except BaseException:
+                await engine.process.kill()
+                raise
+            directory.context.unlink()
+            engine.process.disown()
+            engine.process.close()
+            return moved
+
+    async def stop(self, machine: Machine) -> Machine:
+        """Let the guest shut itself down; its record stays."""
+        with self._moving(machine, Move.STOP) as current, self._process_of(current) as engine:
+            async with session(current, engine) as channel:
+                channel.poweroff()
+                try:
+                    async with asyncio.timeout(POWER_OFF_TIMEOUT):
+                        await engine.process.ended()
+                    reason = "shut down on request"
+                except TimeoutError:
+                    await engine.process.kill()
+                    reason = f"ended: it did not shut down in {POWER_OFF_TIMEOUT:.0f} seconds"
+            return self._ended(current, Move.STOP, reason)
+
+    async def kill(self, machine: Machine) -> Machine:
+        """End the machine at once; its record stays."""
+        with self._moving(machine, Move.KILL) as current:
+            await self._kill_process(current)
+            return self._ended(current, Move.KILL, "killed on request")
+
+    async def remove(self, machine: Machine, *, force: bool = False) -> None:
+        with self._moving(machine, None if force else Move.REMOVE) as current:
+            await self._kill_process(current)
+            self.journal.directory(current.id).remove()
+
+    async def kill_all(self) -> list[Machine]:
+        """End and remove every machine of this home, whatever it is doing."""
+        removed = []
+        for machine in self.journal.all():
+            await self._kill_process(machine)
+            self.journal.directory(machine.id).remove()
+            removed.append(machine)
+        return removed
+
+    def uses_image(self, digest: str) -> list[Machine]:
+        """Machines that need this image to go on, or to wake up."""
+        needing = ALIVE | {State.SUSPENDED}
+        return [m for m in self.journal.all() if m.image == digest and m.state in needing]
+
+    def _image(self, machine: Machine) -> Image:
+        for image in self.maker.images.ls():
+            if image.digest == machine.image:
+                self.maker.images.check(image)
+                return image
+        raise EncampError(
+            Code.CORRUPT,
+            f"The image of machine {machine.name} ({machine.image[:12]}) is no longer there.",
+            "The machine cannot be restored without it.",
+        )
+
+    @contextmanager
+    def _moving(self, machine: Machine, move: Move | None) -> Iterator[Machine]:
+        """The machine as it is now, while nobody else moves it."""
+        with self.journal.moving(machine.id):
+            current = self.journal.read(machine.id)
+            if current is None:
+                raise EncampError(Code.UNKNOWN_MACHINE, f"Machine {machine.name} is gone.")
+            if move is not None:
+                current.check(move)
+            yield current
+
+    @contextmanager
+    def _process_of(self, machine: Machine) -> Iterator[Engine]:
+        engine = Engine.find(self.journal.directory(machine.id))
+        if engine is None:
+            raise EncampError(
+                Code.MACHINE_LOST,
+                f"The process of machine {machine.name} is gone.",
+                f"'encamp show {machine.name}' tells what is known of it.",
+            )
+        try:
+            yield engine
+        finally:
+            engine.process.close()
+
+    async def _kill_process(self, machine: Machine) -> None:
+        process = Process.holding(self.journal.directory(machine.id).lock)
+        if process is not None:
+            await process.kill()
+            process.close()
+
+    def _moved(self, machine: Machine, move: Move, reason: str) -> Machine:
+        moved = machine.moved(move, reason, time.time())
+        self.journal.write(moved)
+        return moved
+
+    def _ended(self, machine: Machine, move: Move, reason: str) -> Machine:
+        """The machine is over: what only a living one needs goes, the record stays."""
+        moved = self._moved(machine, move, reason)
+        directory = self.journal.directory(machine.id)
+        for path in (directory.context, directory.disk, directory.run / "disk.base"):
+            path.unlink(missing_ok=True)
+        return moved

@@ -1,0 +1,351 @@
+"""Making a machine: what it is to be, what it comes from, and bringing it up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from encamp.agent.journal import ClientLock, Journal
+from encamp.agent.live import Live
+from encamp.agent.phases import Phases
+from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
+from encamp.describe.environments import find_environment
+from encamp.guest.channel import Channel
+from encamp.home import Home
+from encamp.images.shipped import SHIPPED
+from encamp.images.store import ImageStore
+from encamp.machines import accelerator
+from encamp.machines.account import process_user
+from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_disk, make_template
+from encamp.machines.hardware import SHARE_SLOTS, Disk, Hardware, share_slots_for
+from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake
+from encamp.machines.room import check_room
+from encamp.machines.template import (
+    DISK_BASE,
+    DISK_OVERLAY,
+    Template,
+    TemplateStore,
+    template_key,
+)
+from encamp.model.environment import MIB, Environment, Size
+from encamp.model.errors import Code, EncampError
+from encamp.model.image import Image
+from encamp.model.job import MachineRequest
+from encamp.model.machine import Machine, Move, Phase, State
+from encamp.progress import Progress
+
+First = Callable[[Channel, Machine], None]
+"""Called with a new machine and its channel before its guest has answered: what is said then is
+already waiting for the guest when it wakes up."""
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
+LEAST_MEMORY = 64 * MIB
+LEAST_DISK = 16 * MIB
+
+
+class WouldNotWake(Exception):
+    """The machine's process ended before the guest ran its first instruction."""
+
+    def __init__(self, error: EncampError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class Plan:
+    """What was decided about a machine before it is made."""
+
+    request: MachineRequest
+    environment: Environment
+    image: Image
+    hardware: Hardware
+    user: tuple[int, int] | None
+
+
+class Maker:
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.journal = Journal(home)
+        self.images = ImageStore(home)
+        self.templates = TemplateStore(home)
+
+    async def make(
+        self,
+        request: MachineRequest,
+        *,
+        tied: bool,
+        outlives: bool,
+        phases: Phases,
+        progress: Progress,
+        command: tuple[str, ...] = (),
+        first: First | None = None,
+    ) -> Live:
+        """A machine that answers. `tied`: it is cleared away if this process dies before it says
+        otherwise. `outlives`: its process does not end with this one."""
+        environment = find_environment(request.environment)
+        user = process_user(request.owner.uid)
+        size = wanted_size(request, environment)
+        self._check_name(request.name)
+        slots = check_shares(request)
+        with phases.time(Phase.CHECK, "checked") as how:
+            recipe = SHIPPED[environment.name]
+            image = self.images.find(recipe.name, recipe.digest())
+            if image is None:
+                how.word = "built"
+                image = await asyncio.to_thread(self.images.ensure, recipe, progress)
+            self.images.check(image)
+        with phases.time(Phase.START, "cloned") as how:
+            verdict = await accelerator.decide(self.home, image, user, progress)
+            hardware = Hardware(verdict.accelerator, size, slots, request.network)
+            plan = Plan(request, environment, image, hardware, user)
+            machine = new_record(plan, tied=tied, command=command)
+            if environment.templates and not request.boot:
+                live = await self._clone(plan, machine, not outlives, progress, first)
+            else:
+                live = None
+            if live is None:
+                how.word = "booted"
+                live = await self._boot(plan, machine, not outlives, first)
+        try:
+            with phases.time(Phase.ACTIVATION, "guest answered"):
+                await self._activate(plan, live, booted=how.word == "booted")
+        except BaseException:
+            await live.destroy()
+            raise
+        return live
+
+    def _check_name(self, name: str | None) -> None:
+        if name is None:
+            return
+        if not NAME.fullmatch(name):
+            raise EncampError(
+                Code.USAGE,
+                f"'{name}' cannot be a machine's name.",
+                "Use letters, digits and '-', up to 63, beginning with a letter: it becomes the"
+                " host name.",
+            )
+        if any(machine.name == name for machine in self.journal.all()):
+            raise EncampError(
+                Code.USAGE,
+                f"You have a machine named '{name}' already.",
+                "Choose another name, or remove that one with 'encamp rm'.",
+            )
+
+    async def _clone(
+        self, plan: Plan, machine: Machine, die_with_us: bool, progress: Progress, first: First | None
+    ) -> Live | None:
+        """Clone from the template; None if that cannot be done and the machine must boot."""
+        for _ in range(2):
+            template = await self.template(plan, progress)
+            record = msgspec.structs.replace(machine, template=template.key)
+            origin = self.templates.origin(template)
+            try:
+                return await self._bring_up(plan, record, origin, die_with_us, first)
+            except WouldNotWake as failure:
+                # Not one instruction was executed, so trying again is safe.
+                if await asyncio.to_thread(self.templates.whole, template):
+                    last = (failure.error.detail or failure.error.sentence).splitlines()[-1]
+                    progress.update(f"cloning failed, booting instead: {last}")
+                    return None
+                progress.update("the template is damaged, making it again")
+                self.templates.remove(template.key)
+        return None
+
+    async def _boot(
+        self, plan: Plan, machine: Machine, die_with_us: bool, first: First | None
+    ) -> Live:
+        try:
+            return await self._bring_up(plan, machine, None, die_with_us, first)
+        except WouldNotWake as failure:
+            raise failure.error from None
+
+    async def template(self, plan: Plan, progress: Progress) -> Template:
+        """The plan's template, made if need be; by one process if many ask."""
+        arguments = plan.environment.kernel_arguments
+        key = template_key(plan.image, plan.hardware, arguments, GUEST_PROGRAM)
+        template = self.templates.find(key)
+        if template is None:
+            progress.update(f"waiting for the template of '{plan.environment.name}'")
+            async with self.home.wait_for(f"template-{key}"):
+                template = self.templates.find(key)
+                if template is None:
+                    check_room(plan.hardware.size, self.home.root)
+                    template = await make_template(
+                        self.home,
+                        key=key,
+                        environment=plan.environment,
+                        image=plan.image,
+                        hardware=plan.hardware,
+                        user=plan.user,
+                        progress=progress,
+                    )
+        return template
+
+    async def _bring_up(
+        self,
+        plan: Plan,
+        machine: Machine,
+        origin: Clone | None,
+        die_with_us: bool,
+        first: First | None,
+    ) -> Live:
+        """From record to running processor: journal, launch, speak, wake."""
+        client = self.journal.add(machine)
+        directory = self.journal.directory(machine.id)
+        engine: Engine | None = None
+        try:
+            directory.make(plan.user, plan.hardware.share_slots)
+            source = self._prepare(plan, machine, origin)
+            blueprint = Blueprint(
+                machine.id,
+                directory,
+                plan.hardware,
+                plan.image,
+                plan.user,
+                plan.request.shares,
+                tied=die_with_us,
+            )
+            with self.home.lock("room"):
+                check_room(plan.hardware.size, self.home.root)
+                engine = launch(blueprint, source)
+            try:
+                await engine.unless_ended(wake(engine, source))
+            except EncampError as error:
+                raise WouldNotWake(error) from error
+            # Not before: a connection that QEMU accepts while it loads the machine's state makes
+            # it raise an interrupt that is lost in the loading, and the guest never hears of us.
+            return await self._speak(plan, machine, engine, client, first)
+        except BaseException:
+            if engine is not None:
+                await engine.process.kill()
+                engine.process.close()
+            directory.remove()
+            client.release()
+            raise
+
+    def _prepare(self, plan: Plan, machine: Machine, origin: Clone | None) -> Origin:
+        """Put the machine's own files into its directory."""
+        directory = self.journal.directory(machine.id)
+        if origin is None:
+            if plan.hardware.size.disk:
+                make_disk(directory.disk, plan.hardware.size.disk)
+                if plan.user is not None:
+                    os.chown(directory.disk, *plan.user)
+            arguments = plan.environment.kernel_arguments
+            return boot_origin(plan.image, plan.hardware, arguments, directory.path)
+        if plan.hardware.size.disk:
+            assert machine.template is not None
+            made = self.templates.directory(machine.template)
+            # A link keeps the template's disk for this machine even when the template is gone.
+            os.link(made / DISK_BASE, directory.run / Disk.BASE)
+            shutil.copyfile(made / DISK_OVERLAY, directory.disk)
+            directory.disk.chmod(0o600)
+            if plan.user is not None:
+                os.chown(directory.disk, *plan.user)
+        return origin
+
+    async def _speak(
+        self,
+        plan: Plan,
+        machine: Machine,
+        engine: Engine,
+        client: ClientLock,
+        first: First | None,
+    ) -> Live:
+        """Say all there is to say to the guest before it has answered anything."""
+        port = Port.take(engine.directory)
+        channel = await Channel.open(port.connect(engine.directory), hello(machine), fresh=True)
+        settings = set_up(channel, plan.request.owner, machine)
+        if first is not None:
+            first(channel, machine)
+        return Live(self.journal, machine, engine, channel, port, client, settings)
+
+    async def _activate(self, plan: Plan, live: Live, *, booted: bool) -> None:
+        patience = plan.environment.ready_timeout if booted else ANSWER_TIMEOUT
+        try:
+            async with asyncio.timeout(patience):
+                await live.engine.unless_ended(live.ready())
+        except TimeoutError:
+            raise live.engine.explain(
+                f"The guest of environment '{plan.environment.name}' did not answer within"
+                f" {patience:.0f} seconds.",
+                Code.NO_ANSWER,
+            ) from None
+        live.record(live.machine.moved(Move.ACTIVATE, "its guest answered", time.time()))
+
+
+def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
+    machine_id = secrets.token_hex(16)
+    now = time.time()
+    return Machine(
+        id=machine_id,
+        name=plan.request.name or f"{plan.environment.name}-{machine_id[:6]}",
+        owner=plan.request.owner.uid,
+        environment=plan.environment.name,
+        image=plan.image.digest,
+        size=plan.hardware.size,
+        state=State.STARTING,
+        reason="it is being made",
+        created=now,
+        changed=now,
+        tied=tied,
+        network=plan.request.network,
+        shares=plan.request.shares,
+        command=command,
+    )
+
+
+def wanted_size(request: MachineRequest, environment: Environment) -> Size:
+    default = environment.size
+    size = Size(
+        cpus=default.cpus if request.cpus is None else request.cpus,
+        memory=default.memory if request.memory is None else request.memory,
+        disk=default.disk if request.disk is None else request.disk,
+    )
+    if size.cpus < 1:
+        raise EncampError(Code.USAGE, f"A machine needs at least one processor, not {size.cpus}.")
+    if size.memory < LEAST_MEMORY:
+        raise EncampError(
+            Code.USAGE, f"A machine needs at least {LEAST_MEMORY // MIB} MiB of memory."
+        )
+    if 0 < size.disk < LEAST_DISK:
+        raise EncampError(Code.USAGE, f"A disk has at least {LEAST_DISK // MIB} MiB.")
+    # QEMU wants whole pages; a whole MiB also keeps the number of templates down.
+    return Size(size.cpus, size.memory // MIB * MIB, size.disk // MIB * MIB)
+
+
+def check_shares(request: MachineRequest) -> int:
+    """How many 9p devices the shares need; each must be a directory that is really there."""
+    for share in request.shares:
+        if not Path(share.source).is_dir():
+            missing = "is not a directory" if Path(share.source).exists() else "does not exist"
+            raise EncampError(
+                Code.INPUT_MISSING,
+                f"Cannot share {share.source}: it {missing}.",
+                "--share takes a directory of this host, then ':' and where to show it.",
+            )
+        if not os.access(share.source, os.R_OK | os.X_OK):
+            raise EncampError(
+                Code.NOT_PERMITTED, f"Cannot share {share.source}: you may not read it."
+            )
+        if not share.path.startswith("/"):
+            raise EncampError(
+                Code.USAGE, f"Cannot show {share.source} at '{share.path}': not an absolute path."
+            )
+    slots = share_slots_for(len(request.shares))
+    if slots is None:
+        raise EncampError(
+            Code.USAGE,
+            f"A machine can have {SHARE_SLOTS[-1]} shares, not {len(request.shares)}.",
+            "Share a directory that contains several of them.",
+        )
+    return slots

@@ -1,0 +1,85 @@
+"""Putting the journal and the host in agreement, whatever was killed in between.
+
+Done at the start of every command. What is found decides, not what was meant: a record without a
+process, a process without an owner, a directory without a record.
+"""
+
+from __future__ import annotations
+
+import time
+
+from encamp.agent.journal import LOCK, ClientLock, Journal
+from encamp.home import Home
+from encamp.images.workplace import clear_cache
+from encamp.machines.directory import MachineDirectory
+from encamp.machines.process import Process
+from encamp.model.errors import EncampError
+from encamp.model.machine import ALIVE, Machine, Move, State
+
+
+def recover(home: Home) -> None:
+    """Clear what nobody owns any more, and record what has ended."""
+    clear_cache(home)
+    journal = Journal(home)
+    for machine_id in journal.ids():
+        machine = journal.read(machine_id)
+        if machine is None or machine.tied or machine.state is State.STARTING:
+            _clear_if_left(home, journal, machine_id)
+        else:
+            _agree(journal, machine)
+
+
+def _clear_if_left(home: Home, journal: Journal, machine_id: str) -> None:
+    """A machine that is being made or is tied is cleared away if its process is gone."""
+    directory = journal.directory(machine_id)
+    # Nobody is between making the directory and locking it while we hold this.
+    with home.lock(LOCK):
+        if not directory.path.is_dir():
+            return
+        client = ClientLock.take(directory.client)
+    if client is None:
+        return
+    try:
+        current = journal.read(machine_id)
+        if current is not None and not current.tied and current.state is not State.STARTING:
+            return  # It came into its own while we looked.
+        process = Process.holding(directory.lock)
+        if process is not None:
+            process.kill_now()
+            process.close()
+        directory.remove()
+    finally:
+        client.release()
+
+
+def _agree(journal: Journal, machine: Machine) -> None:
+    """A machine is alive if and only if it has a process."""
+    directory = journal.directory(machine.id)
+    process = Process.holding(directory.lock)
+    if (process is not None) == (machine.state in ALIVE):
+        if process is not None:
+            process.close()
+        return
+    try:
+        with journal.moving(machine.id):
+            _correct(journal, machine, directory)
+    except EncampError:
+        pass  # Somebody is just moving it: not our concern.
+    finally:
+        if process is not None:
+            process.close()
+
+
+def _correct(journal: Journal, machine: Machine, directory: MachineDirectory) -> None:
+    """Look again, now that nobody else moves the machine, and put right what is still wrong."""
+    current = journal.read(machine.id)
+    process = Process.holding(directory.lock)
+    if current is not None and process is None and current.state in ALIVE:
+        said = (directory.log_tail() or directory.console_tail()).strip().splitlines()
+        last = f": {said[-1]}" if said else ""
+        reason = f"its process ended, or its guest shut down by itself{last}"
+        journal.write(current.moved(Move.FAIL, reason, time.time()))
+    elif current is not None and process is not None and current.state not in ALIVE:
+        process.kill_now()
+    if process is not None:
+        process.close()

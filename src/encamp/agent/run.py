@@ -1,0 +1,250 @@
+"""Running a job in a machine made for it: the seven phases, from request to outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+import msgspec
+
+from encamp.agent.copying import Copied, copy_in, copy_out
+from encamp.agent.keeper import Keeper
+from encamp.agent.live import Live
+from encamp.agent.phases import Phases
+from encamp.agent.streams import Streams, attend
+from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
+from encamp.model.errors import Code, EncampError
+from encamp.model.job import Command, Job, Outcome, User
+from encamp.model.machine import After, Machine, Phase
+from encamp.progress import Progress
+
+GRACE = 5.0
+"""Seconds a command has to end after its time is up, before its machine is destroyed."""
+
+T = TypeVar("T")
+
+PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+ENDS = {
+    After.DESTROY: "destroyed",
+    After.SHUTDOWN: "shut down",
+    After.PAUSE: "paused",
+    After.SUSPEND: "suspended",
+    After.KEEP: "kept",
+}
+
+
+class Control:
+    """What the outside may do to a job under way."""
+
+    def __init__(self) -> None:
+        self._stream: Stream | None = None
+        self._waiting: list[Callable[[Stream], None]] = []
+        self.on_start: Callable[[], None] = lambda: None
+        """Called when the command begins."""
+
+    def attach(self, stream: Stream) -> None:
+        self.on_start()
+        self._stream = stream
+        for action in self._waiting:
+            action(stream)
+        self._waiting.clear()
+
+    @property
+    def started(self) -> bool:
+        return self._stream is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        self._do(lambda stream: stream.signal(number))
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._do(lambda stream: stream.resize(rows, columns))
+
+    def _do(self, action: Callable[[Stream], None]) -> None:
+        if self._stream is None:
+            self._waiting.append(action)
+        else:
+            action(self._stream)
+
+
+def exec_message(
+    command: Command, owner: User, machine: Machine, window: tuple[int, int] | None
+) -> Exec:
+    variables = {
+        "PATH": PATHS,
+        "HOME": owner.home,
+        "USER": owner.name,
+        "LOGNAME": owner.name,
+        "SHELL": "/bin/sh",
+        "LANG": "C.UTF-8",
+        "ENCAMP_MACHINE": machine.id,
+        "ENCAMP_ENVIRONMENT": machine.environment,
+    }
+    if command.terminal is not None:
+        variables["TERM"] = command.terminal
+    variables.update(command.variables)
+    return Exec(
+        args=list(command.arguments),
+        env=variables,
+        cwd=command.workdir or owner.home,
+        uid=owner.uid,
+        gid=owner.gid,
+        groups=list(owner.groups),
+        terminal=None if command.terminal is None else window or (24, 80),
+    )
+
+
+async def run_job(
+    keeper: Keeper,
+    job: Job,
+    streams: Streams,
+    *,
+    control: Control,
+    progress: Progress,
+    window: tuple[int, int] | None = None,
+) -> Outcome:
+    """Run a job from request to outcome. If this is cancelled, the machine is destroyed."""
+    phases = Phases()
+    stream: Stream | None = None
+    owner = job.machine.owner
+
+    def begin(channel: Channel, machine: Machine) -> None:
+        nonlocal stream
+        stream = channel.execute(exec_message(job.command, owner, machine, window))
+
+    early = not job.inputs
+    live = await keeper.maker.make(
+        job.machine,
+        tied=True,
+        outlives=job.after in (After.KEEP, After.PAUSE),
+        phases=phases,
+        progress=progress,
+        command=job.command.arguments,
+        first=begin if early else None,
+    )
+    try:
+        copied = Copied()
+        with phases.time(Phase.INPUT, "nothing") as how:
+            if job.inputs:
+                directory = job.command.workdir or owner.home
+                copied = await _guarded(live, copy_in(live.channel, job.inputs, directory, owner))
+                how.word = copied.summary
+        with phases.time(Phase.COMMAND, "ran") as how:
+            if not early:
+                begin(live.channel, live.machine)
+            assert stream is not None
+            control.attach(stream)
+            ended = await _guarded(live, attend_in_time(stream, streams, job.timeout))
+            how.word = describe(ended)
+        live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
+        with phases.time(Phase.OUTPUT, "nothing") as how:
+            if job.outputs:
+                directory = job.command.workdir or owner.home
+                copied = await _guarded(live, copy_out(live.channel, job.outputs, directory, owner))
+                how.word = copied.summary
+        with phases.time(Phase.END, ENDS[job.after]):
+            await _end(keeper, live, job.after)
+    except BaseException:
+        await live.destroy()
+        raise
+    if job.after is not After.DESTROY:
+        live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
+    return Outcome(
+        machine=live.machine.id,
+        exit_code=ended.code,
+        reason=describe(ended),
+        started=ended.kind is not Kind.NOT_STARTED,
+        phases=phases.done(),
+        missing=tuple(copied.missing),
+        problems=tuple(copied.problems),
+    )
+
+
+async def run_in(
+    keeper: Keeper,
+    machine: Machine,
+    command: Command,
+    user: User,
+    streams: Streams,
+    control: Control,
+    timeout: float | None,
+    window: tuple[int, int] | None,
+) -> Outcome:
+    """Run a command in a machine that is there already."""
+    async with keeper.speak(machine) as (_, channel):
+        stream = channel.execute(exec_message(command, user, machine, window))
+        control.attach(stream)
+        ended = await attend_in_time(stream, streams, timeout)
+    return Outcome(
+        machine=machine.id,
+        exit_code=ended.code,
+        reason=describe(ended),
+        started=ended.kind is not Kind.NOT_STARTED,
+    )
+
+
+def describe(ended: Exit) -> str:
+    match ended.kind:
+        case Kind.EXITED:
+            return f"exit code {ended.value}"
+        case Kind.KILLED:
+            return f"killed by signal {ended.value}"
+        case Kind.NOT_STARTED:
+            return ended.text or "could not be started"
+
+
+async def attend_in_time(stream: Stream, streams: Streams, timeout: float | None) -> Exit:
+    attending = asyncio.create_task(attend(stream, streams))
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncio.shield(attending)
+    except TimeoutError:
+        stream.signal(signal.SIGTERM)
+        await asyncio.wait({attending}, timeout=GRACE)
+        raise EncampError(
+            Code.TIMEOUT,
+            f"The command was ended after its time limit of {timeout:g} seconds.",
+            "Give it more with --timeout.",
+        ) from None
+    finally:
+        attending.cancel()
+        await asyncio.wait({attending})
+
+
+async def _guarded(live: Live, work: Coroutine[object, object, T]) -> T:
+    """Work that needs the machine; if the machine dies over it, say how."""
+    try:
+        return await work
+    except EncampError as error:
+        if error.code is not Code.MACHINE_LOST:
+            raise
+        # Its process goes a moment after its channel does.
+        try:
+            async with asyncio.timeout(GRACE):
+                await live.engine.process.ended()
+        except TimeoutError:
+            raise error from None
+        raise live.engine.explain(
+            f"Machine {live.machine.name} died while the job was in it."
+        ) from error
+
+
+async def _end(keeper: Keeper, live: Live, after: After) -> None:
+    """What becomes of the machine. Until that is done it stays tied to this process."""
+    if after is After.DESTROY:
+        await live.destroy()
+        return
+    await live.hang_up()
+    match after:
+        case After.SHUTDOWN:
+            moved = await keeper.stop(live.machine)
+        case After.PAUSE:
+            moved = await keeper.pause(live.machine)
+        case After.SUSPEND:
+            moved = await keeper.suspend(live.machine)
+        case After.KEEP:
+            moved = live.machine
+    live.record(msgspec.structs.replace(moved, tied=False))
+    await live.let_go()

@@ -1,0 +1,96 @@
+"""Showing progress to whoever waits: a bar on a terminal, lines elsewhere, nothing for a moment."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+PATIENCE = 0.7
+"""Seconds that may pass before anything is shown."""
+
+
+class Bar:
+    """Progress on standard error; standard output belongs to the command."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._terminal = sys.stderr.isatty()
+        self._rich: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._said = ""
+        self._timer: threading.Timer | None = None
+        self._latest: tuple[str, float | None] = ("", None)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finish()
+
+    def update(self, what: str, fraction: float | None = None) -> None:
+        with self._lock:
+            self._latest = (what, fraction)
+            waited = time.monotonic() - self._began
+            if waited >= PATIENCE:
+                self._show()
+            elif self._timer is None:
+                self._timer = threading.Timer(PATIENCE - waited, self._late)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _late(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._show()
+
+    def _show(self) -> None:
+        what, fraction = self._latest
+        if not self._terminal:
+            if what != self._said:
+                print(f"encamp: {what}", file=sys.stderr, flush=True)
+                self._said = what
+            return
+        if self._rich is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+            from rich.progress import TimeElapsedColumn
+
+            self._rich = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._rich.add_task(what, total=None)
+            self._rich.start()
+        assert self._task is not None
+        if fraction is None:
+            self._rich.update(self._task, description=what, total=None)
+        else:
+            self._rich.update(self._task, description=what, total=1.0, completed=fraction)
+
+    def finish(self) -> None:
+        """Nothing more to wait for: leave the screen as it was."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._rich is not None:
+                self._rich.stop()
+                self._rich = None
+            self._began = time.monotonic()

@@ -1,0 +1,248 @@
+"""Machines by hand: start, look, move, end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from encamp.cli.run import (
+    BootFlag,
+    Cpus,
+    Disk,
+    Environment,
+    Memory,
+    Name,
+    Network,
+    Shares,
+    machine_request,
+)
+from encamp.model.errors import Code, EncampError
+
+if TYPE_CHECKING:
+    from encamp.agent.keeper import Keeper
+    from encamp.model.machine import Machine
+
+One = Annotated[str, typer.Argument(metavar="MACHINE", show_default=False)]
+Some = Annotated[list[str], typer.Argument(metavar="MACHINE...", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (start, ps, show, copy, console):
+        app.command()(command)
+    for command in (pause, resume, suspend, restore, stop, kill, rm):
+        app.command()(command)
+    app.command("kill-all")(kill_all)
+
+
+def keeper() -> Keeper:
+    from encamp.agent.keeper import Keeper
+    from encamp.home import default_home
+
+    return Keeper.open(default_home())
+
+
+def start(
+    environment: Environment = "mini",
+    cpus: Cpus = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    share: Shares = None,
+    network: Network = "none",
+    boot: BootFlag = False,
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a machine that stays until you end it. Prints its name.
+
+    Example: encamp start --name work -e debian12 && encamp exec work -- uname -a
+    """
+    from encamp.cli.bar import Bar
+
+    request = machine_request(environment, cpus, memory, disk, share, network, boot, name)
+    with Bar() as bar:
+        machine = asyncio.run(keeper().start(request, bar))
+    if as_json:
+        print_json(machine)
+    else:
+        print(machine.name)
+
+
+def ps(
+    everyone: Annotated[
+        bool, typer.Option("--everyone", help="Machines of other users too (root only).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List your machines, with their states and the reasons for them."""
+    machines = keeper().journal.all()
+    if as_json:
+        print_json(machines)
+    else:
+        from encamp.cli.tables import print_machines
+
+        print_machines(machines)
+    if everyone:
+        _print_strangers({machine.id for machine in machines})
+
+
+def _print_strangers(own: set[str]) -> None:
+    from encamp.agent.others import may_see_others, strangers
+    from encamp.cli.tables import format_bytes, show, table
+    from encamp.home import user_name
+
+    if not may_see_others():
+        raise EncampError(
+            Code.NOT_PERMITTED, "Only root, without ENCAMP_HOME, sees the machines of others."
+        )
+    made = table("id", "owner", "memory", "process")
+    for stranger in strangers(own):
+        made.add_row(
+            stranger.id[:8],
+            user_name(stranger.owner),
+            format_bytes(stranger.memory),
+            str(stranger.pid),
+        )
+    show(made)
+
+
+def show(machine: One, as_json: AsJson = False) -> None:
+    """Show all that is known of a machine, and where its time went."""
+    kept = keeper()
+    found = kept.journal.find(machine)
+    if as_json:
+        print_json(found)
+        return
+    from encamp.cli.tables import print_machine
+    from encamp.machines.process import lock_holder
+
+    directory = kept.journal.directory(found.id)
+    more = {"directory": str(directory.path)}
+    pid = lock_holder(directory.lock)
+    if pid is not None:
+        more["process"] = str(pid)
+    if directory.context.exists():
+        more["context file"] = str(directory.context)
+    print_machine(found, more)
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="DST", show_default=False)],
+) -> int:
+    """Copy files or trees into a machine or out of it.
+
+    One of SRC and DST is MACHINE:PATH. Out of a machine, PATH may be a pattern.
+
+    Example: encamp copy data work:/tmp; encamp copy 'work:/tmp/*.csv' results/
+    """
+    from encamp.cli.copy import copy_here
+
+    return copy_here(source, target)
+
+
+def console(machine: One) -> None:
+    """Print what the guest has printed on its console since it booted."""
+    kept = keeper()
+    directory = kept.journal.directory(kept.journal.find(machine).id)
+    try:
+        fd = os.open(directory.console, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    sys.stdout.flush()
+    with open(fd, "rb") as file:
+        while piece := file.read(65536):
+            sys.stdout.buffer.write(piece)
+
+
+def pause(machine: Some) -> None:
+    """Let machines stand still; they keep their memory and use no processor."""
+    _each(machine, lambda kept, found: kept.pause(found))
+
+
+def resume(machine: Some) -> None:
+    """Let paused machines go on."""
+    _each(machine, lambda kept, found: kept.resume(found))
+
+
+def suspend(machine: Some) -> None:
+    """Put machines into context files; they use neither memory nor processor."""
+    _each(machine, lambda kept, found: kept.suspend(found))
+
+
+def restore(machine: Some) -> None:
+    """Wake suspended machines up, just as they were."""
+    _each(machine, lambda kept, found: kept.restore(found))
+
+
+def stop(machine: Some) -> None:
+    """Shut machines down from inside. Their records stay until 'encamp rm'."""
+    _each(machine, lambda kept, found: kept.stop(found))
+
+
+def kill(machine: Some) -> None:
+    """End machines at once. Their records stay until 'encamp rm'."""
+    _each(machine, lambda kept, found: kept.kill(found))
+
+
+def rm(
+    machine: Some,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Also if it is running: kill it first.")
+    ] = False,
+) -> None:
+    """Remove machines that have ended, or are suspended, and all that is left of them."""
+    _each(machine, lambda kept, found: kept.remove(found, force=force))
+
+
+def kill_all(
+    mine: Annotated[bool, typer.Option("--mine", help="Only root's own, when root asks.")] = False,
+) -> None:
+    """End and remove every machine of yours; as root, those of everybody."""
+    kept = keeper()
+
+    async def everything() -> None:
+        from encamp.agent.others import end, may_see_others, strangers
+
+        for machine in await kept.kill_all():
+            print(machine.name)
+        if may_see_others() and not mine:
+            for stranger in strangers(set()):
+                if await end(stranger):
+                    print(stranger.id)
+
+    asyncio.run(everything())
+
+
+def _each(
+    references: list[str], move: Callable[[Keeper, Machine], Awaitable[object]]
+) -> None:
+    """Make a move with each machine; all are tried, and the first failure is reported last."""
+    kept = keeper()
+    failures: list[EncampError] = []
+
+    async def moves() -> None:
+        for reference in references:
+            try:
+                found = kept.journal.find(reference)
+                await move(kept, found)
+                print(found.name)
+            except EncampError as error:
+                failures.append(error)
+
+    asyncio.run(moves())
+    for failure in failures[1:]:
+        print(f"encamp: {failure}", file=sys.stderr)
+    if failures:
+        raise failures[0]
+
+
+def print_json(value: object) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(value)).decode())

@@ -1,0 +1,88 @@
+"""The command `encamp`: puts the commands together, prints errors and picks exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from encamp.cli import machines, run, stores
+from encamp.model.errors import Code, EncampError
+
+app = typer.Typer(
+    name="encamp",
+    help="Run a job in a fresh virtual machine of the environment it asks for.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+run.register(app)
+machines.register(app)
+stores.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _encamp(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        from encamp import __version__
+
+        print(f"encamp {__version__}")
+        raise typer.Exit
+
+
+def say(error: EncampError) -> None:
+    """An error as a person reads it: what was said before it, what is wrong, what to do."""
+    if error.detail:
+        for line in error.detail.splitlines():
+            print(f"  | {line}", file=sys.stderr)
+    print(f"encamp: {error.sentence}", file=sys.stderr)
+    if error.hint:
+        print(f"        {error.hint}", file=sys.stderr)
+
+
+def main() -> None:
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        result = app(arguments, prog_name="encamp", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except EncampError as error:
+        say(error)
+        return int(error.code.value)
+    except TyperException as error:
+        if not arguments:
+            print(error.format_message())
+            return 0
+        hint = f"See 'encamp {arguments[0]} --help'." if len(arguments) > 1 else ""
+        say(EncampError(Code.USAGE, error.format_message(), hint or "See 'encamp --help'."))
+        return Code.USAGE.value
+    except (Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except Exception as error:
+        if os.environ.get("ENCAMP_DEBUG"):
+            raise
+        say(
+            EncampError(
+                Code.INTERNAL,
+                f"Encamp made a mistake: {type(error).__name__}: {error}",
+                "Please report it; ENCAMP_DEBUG=1 shows where it happened.",
+            )
+        )
+        return Code.INTERNAL.value
+
+
+if __name__ == "__main__":
+    main()

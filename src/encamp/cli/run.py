@@ -1,0 +1,222 @@
+"""`encamp run` and `encamp exec`: commands in machines, seen as if they ran here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+import typer
+
+from encamp.cli import options
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import After
+
+COMMAND = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+
+Environment = Annotated[
+    str,
+    typer.Option(
+        "--environment", "-e", metavar="NAME", help="The environment to run in: mini or debian12."
+    ),
+]
+Cpus = Annotated[int | None, typer.Option("--cpus", metavar="N", help="Number of processors.")]
+Memory = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Memory, for example 512M or 2G.")
+]
+Disk = Annotated[
+    str | None,
+    typer.Option(
+        "--disk",
+        metavar="SIZE",
+        help="A disk of its own for what it writes; without, that lives in its memory.",
+    ),
+]
+Shares = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--share",
+        metavar="DIR[:PATH][:ro]",
+        help="Show a directory of this host inside, live; under PATH, or its own path.",
+    ),
+]
+Network = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        metavar="KIND",
+        help="'none', or 'user': outgoing connections through this host.",
+    ),
+]
+BootFlag = Annotated[bool, typer.Option("--boot", help="Boot it, even if it could be cloned.")]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the machine, and its host name.")
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-var", metavar="NAME[=VALUE]", help="A variable for the command; your own if no value."
+    ),
+]
+Workdir = Annotated[
+    str | None,
+    typer.Option("--workdir", "-w", metavar="PATH", help="Where it starts; else in its home."),
+]
+Terminal = Annotated[
+    bool, typer.Option("--terminal", "-t", help="Give the command a terminal, like yours.")
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option("--timeout", metavar="TIME", help="End the command after this: 90, 10m, 2h."),
+]
+Words = Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]...", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(context_settings=COMMAND)(run)
+    app.command("exec", context_settings=COMMAND)(execute)
+    app.command()(shell)
+
+
+def run(
+    command: Words,
+    environment: Environment = "mini",
+    cpus: Cpus = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    variables: Variables = None,
+    workdir: Workdir = None,
+    share: Shares = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--in", metavar="SRC[:DST]", help="Copy a file or tree in before the command runs."
+        ),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--out",
+            metavar="SRC[:DST]",
+            help="Copy files or trees out afterwards; SRC may be a pattern such as '*.csv'.",
+        ),
+    ] = None,
+    network: Network = "none",
+    terminal: Terminal = False,
+    timeout: Timeout = None,
+    after: Annotated[
+        After,
+        typer.Option("--after", help="What becomes of the machine when the command has ended."),
+    ] = After.DESTROY,
+    boot: BootFlag = False,
+    name: Name = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Show where the time went, on standard error.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the outcome as a line of JSON, the last on standard error."
+        ),
+    ] = False,
+) -> int:
+    """Run a command in a fresh machine.
+
+    Its output and exit code are the command's own. Ctrl-C reaches the command; a second one kills
+    the machine. Directories named by --share are live; --in and --out copy.
+
+    Example: encamp run -e debian12 --share . -w "$PWD" -- ./analyse data.csv
+    """
+    from encamp.model.job import Job
+
+    job = Job(
+        machine=machine_request(environment, cpus, memory, disk, share, network, boot, name),
+        command=command_of(command, variables, workdir, terminal),
+        inputs=tuple(options.parse_copy(text, "--in") for text in inputs or ()),
+        outputs=tuple(options.parse_copy(text, "--out") for text in outputs or ()),
+        timeout=None if timeout is None else options.parse_duration(timeout),
+        after=after,
+    )
+    from encamp.cli.session import run_here
+
+    return run_here(job, timings=timings, as_json=as_json)
+
+
+def execute(
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", show_default=False)],
+    command: Words,
+    variables: Variables = None,
+    workdir: Workdir = None,
+    terminal: Terminal = False,
+    timeout: Timeout = None,
+) -> int:
+    """Run a command in a machine that is running already."""
+    from encamp.cli.session import execute_here
+
+    seconds = None if timeout is None else options.parse_duration(timeout)
+    return execute_here(machine, command_of(command, variables, workdir, terminal), seconds)
+
+
+def shell(
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", show_default=False)],
+) -> int:
+    """Open a shell in a machine, with a terminal if you have one."""
+    from encamp.cli.session import execute_here
+
+    has_terminal = sys.stdin.isatty()
+    words = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash -l; fi; exec sh -l"]
+    if not has_terminal:
+        words = ["/bin/sh"]
+    return execute_here(machine, command_of(words, None, None, has_terminal), None)
+
+
+def command_of(
+    words: list[str], variables: list[str] | None, workdir: str | None, terminal: bool
+) -> Any:
+    from encamp.model.job import Command
+
+    if workdir is not None and not workdir.startswith("/"):
+        raise EncampError(
+            Code.USAGE,
+            f"--workdir '{workdir}' is not an absolute path.",
+            "It is a path inside the machine, such as /tmp.",
+        )
+    return Command(
+        arguments=tuple(words),
+        variables=tuple(options.parse_variable(text) for text in variables or ()),
+        workdir=workdir,
+        terminal=os.environ.get("TERM", "dumb") if terminal else None,
+    )
+
+
+def machine_request(
+    environment: str,
+    cpus: int | None,
+    memory: str | None,
+    disk: str | None,
+    share: list[str] | None,
+    network: str,
+    boot: bool,
+    name: str | None,
+) -> Any:
+    from encamp.model.environment import parse_bytes
+    from encamp.model.job import MachineRequest
+
+    if network not in ("none", "user"):
+        raise EncampError(
+            Code.USAGE, f"There is no network '{network}'.", "There are: none, user."
+        )
+    return MachineRequest(
+        environment=environment,
+        owner=options.caller(),
+        name=name,
+        cpus=cpus,
+        memory=None if memory is None else parse_bytes(memory, "--memory"),
+        disk=None if disk is None else parse_bytes(disk, "--disk"),
+        shares=tuple(options.parse_share(text) for text in share or ()),
+        network=network,
+        boot=boot,
+    )

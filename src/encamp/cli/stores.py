@@ -1,0 +1,162 @@
+"""What the host keeps to make machines from: templates, images, and its verdict on KVM."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from encamp.model.errors import Code, EncampError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    templates = typer.Typer(help="Templates: environments booted once, to clone machines from.")
+    templates.command("ls")(template_ls)
+    templates.command("rm")(template_rm)
+    app.add_typer(templates, name="template")
+    images = typer.Typer(help="Images: the read-only parts of environments.")
+    images.command("ls")(image_ls)
+    images.command("build")(image_build)
+    images.command("rm")(image_rm)
+    app.add_typer(images, name="image")
+    app.command()(accelerator)
+
+
+def template_ls(as_json: AsJson = False) -> None:
+    """List the templates of this host."""
+    from encamp.cli.machines import keeper, print_json
+    from encamp.cli.tables import format_bytes, moment, show, table
+
+    store = keeper().maker.templates
+    found = store.ls()
+    if as_json:
+        print_json([template for template, _ in found])
+        return
+    made = table("key", "environment", "size", "shares", "network", "QEMU", "on disk", "made", "")
+    for template, usable in found:
+        hardware = template.hardware
+        made.add_row(
+            template.key[:8],
+            template.environment,
+            str(hardware.size),
+            str(hardware.share_slots),
+            hardware.network,
+            f"{template.qemu.split()[0]} {hardware.accelerator}",
+            format_bytes(store.size(template)) if usable else "?",
+            moment(template.created),
+            "" if usable else "damaged: made again on next use",
+        )
+    show(made)
+
+
+def template_rm(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """Remove templates. Machines cloned from them live on; they are made again when needed."""
+    from encamp.cli.machines import keeper
+
+    store = keeper().maker.templates
+    known = [template.key for template, _ in store.ls()]
+    chosen = known if everything else []
+    for key in keys or ():
+        matches = [other for other in known if other.startswith(key)]
+        if len(matches) != 1:
+            raise EncampError(
+                Code.USAGE,
+                f"'{key}' fits {len(matches)} templates.",
+                "'encamp template ls' lists them.",
+            )
+        chosen += matches
+    if not chosen and not everything:
+        raise EncampError(Code.USAGE, "Which template?", "Name one, or --all.")
+    for key in chosen:
+        store.remove(key)
+        print(key[:8])
+
+
+def image_ls(as_json: AsJson = False) -> None:
+    """List the images of this host."""
+    from encamp.cli.machines import keeper, print_json
+    from encamp.cli.tables import format_bytes, moment, show, table
+
+    found = keeper().maker.images.ls()
+    if as_json:
+        print_json(found)
+        return
+    made = table("name", "digest", "kernel", "size", "made", "directory")
+    for image in found:
+        made.add_row(
+            image.name or "-",
+            image.digest[:12],
+            image.kernel_release,
+            format_bytes(image.size),
+            moment(image.created),
+            str(image.directory.parent),
+        )
+    show(made)
+
+
+def image_build(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
+    """Build an environment's image now instead of on first use."""
+    from encamp.cli.bar import Bar
+    from encamp.cli.machines import keeper
+    from encamp.describe.environments import find_environment
+    from encamp.images.shipped import SHIPPED
+
+    recipe = SHIPPED[find_environment(name).name]
+    store = keeper().maker.images
+    with Bar() as bar:
+        image = store.ensure(recipe, bar)
+    store.check(image)
+    print(f"{image.name} {image.digest}")
+
+
+def image_rm(
+    image: Annotated[list[str], typer.Argument(metavar="IMAGE...", show_default=False)],
+) -> None:
+    """Remove images by name or digest; they are built again when needed."""
+    from encamp.cli.machines import keeper
+
+    kept = keeper()
+    for wanted in image:
+        for found in kept.maker.images.ls():
+            if found.name != wanted and not found.digest.startswith(wanted):
+                continue
+            users = kept.uses_image(found.digest)
+            if users:
+                names = ", ".join(machine.name for machine in users)
+                raise EncampError(
+                    Code.WRONG_STATE, f"Image '{wanted}' is in use by {names}.", "End them first."
+                )
+        for removed in kept.maker.images.rm(wanted):
+            print(f"{removed.name or '-'} {removed.digest}")
+
+
+def accelerator(
+    again: Annotated[bool, typer.Option("--again", help="Forget the verdict and try anew.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell whether machines use KVM on this host, and why (not)."""
+    from encamp.cli.bar import Bar
+    from encamp.cli.machines import keeper, print_json
+    from encamp.images.shipped import MINI
+    from encamp.machines import accelerator as verdicts
+    from encamp.machines.account import process_user
+
+    import os
+
+    kept = keeper()
+    if again:
+        verdicts.forget(kept.home)
+    with Bar() as bar:
+        image = kept.maker.images.ensure(MINI, bar)
+        user = process_user(os.geteuid())
+        verdict = asyncio.run(verdicts.decide(kept.home, image, user, bar))
+    if as_json:
+        print_json(verdict)
+    else:
+        print(f"{verdict.accelerator}: {verdict.reason}")

@@ -1,0 +1,118 @@
+"""Tables a person can read."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from encamp.home import user_name
+from encamp.model.environment import format_bytes
+from encamp.model.machine import Machine, Phase, PhaseTime
+
+BAR_WIDTH = 30
+SHORT_ID = 8
+
+MEANING = {
+    Phase.CHECK: "image checked",
+    Phase.START: "machine made",
+    Phase.ACTIVATION: "guest waited for",
+    Phase.INPUT: "input copied",
+    Phase.COMMAND: "command run",
+    Phase.OUTPUT: "output copied",
+    Phase.END: "machine ended",
+}
+
+
+def table(*columns: str) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def show(made: Table, *, error: bool = False) -> None:
+    stream = sys.stderr if error else sys.stdout
+    # Off a terminal nothing is to be cut to a width that nobody has.
+    console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
+    console.print(made)
+
+
+def print_timings(phases: Sequence[PhaseTime]) -> None:
+    """Where the time went, with a bar for when each phase was on."""
+    total = max((phase.started + phase.seconds for phase in phases), default=0.0) or 1e-9
+    made = table("phase", "how", "ms", "")
+    made.columns[2].justify = "right"
+    for phase in phases:
+        start = round(phase.started / total * BAR_WIDTH)
+        length = max(1, round(phase.seconds / total * BAR_WIDTH)) if phase.seconds > 1e-4 else 0
+        bar = " " * min(start, BAR_WIDTH - 1) + "█" * length
+        made.add_row(MEANING[phase.phase], phase.how, f"{phase.seconds * 1000:.1f}", bar[:BAR_WIDTH])
+    made.add_section()
+    made.add_row("in all", "", f"{total * 1000:.1f}", "")
+    show(made, error=True)
+
+
+def print_machines(machines: Iterable[Machine]) -> None:
+    made = table("id", "name", "owner", "environment", "size", "state", "since", "reason")
+    for machine in machines:
+        made.add_row(
+            machine.id[:SHORT_ID],
+            machine.name,
+            user_name(machine.owner),
+            machine.environment,
+            str(machine.size),
+            machine.state.value,
+            ago(machine.changed),
+            machine.reason,
+        )
+    show(made)
+
+
+def print_machine(machine: Machine, more: dict[str, str]) -> None:
+    made = table("", "")
+    made.show_header = False
+    facts = {
+        "id": machine.id,
+        "name": machine.name,
+        "owner": user_name(machine.owner),
+        "state": f"{machine.state.value}: {machine.reason}",
+        "since": f"{moment(machine.changed)} ({ago(machine.changed)} ago)",
+        "made": moment(machine.created),
+        "environment": machine.environment,
+        "image": machine.image,
+        "template": machine.template or "none: it was booted",
+        "size": str(machine.size),
+        "network": machine.network,
+    }
+    for share in machine.shares:
+        mode = "read-only" if share.readonly else "writable"
+        facts[f"share {share.path}"] = f"{share.source} ({mode})"
+    if machine.command:
+        facts["command"] = " ".join(machine.command)
+    for key, value in {**facts, **more}.items():
+        made.add_row(key, value)
+    show(made)
+    if machine.phases:
+        print()
+        sys.stdout.flush()
+        print_timings(machine.phases)
+
+
+def moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def ago(seconds: float) -> str:
+    passed = max(0, int(time.time() - seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if passed >= size:
+            return f"{passed // size}{unit}"
+    return f"{passed}s"
+
+
+__all__ = ["ago", "format_bytes", "moment", "print_machine", "print_machines", "show", "table"]

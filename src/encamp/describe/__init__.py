@@ -1,0 +1,1 @@
+"""Reading what people write, and what Encamp itself offers."""

@@ -1,0 +1,222 @@
+"""What host and guest say to each other, as plain data."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import time
+
+import msgspec
+
+from encamp.guest.frames import (
+    ENTROPY_LEAST,
+    MACHINE_SIZE,
+    NONCE_SIZE,
+    PART,
+    PAYLOAD_LIMIT,
+    U32,
+    U64,
+    VERSION,
+    WHOLE,
+    WINDOW,
+    Key,
+    Type,
+    decode_fields,
+    encode,
+    encode_fields,
+    number,
+    only,
+    senseless,
+    text,
+)
+from encamp.model.errors import Code, EncampError
+
+EXEC_LIMIT = 4 << 20
+"""Arguments and environment of one command together; Linux itself stops at about half of it."""
+
+
+def _random_nonce() -> bytes:
+    return os.urandom(NONCE_SIZE)
+
+
+def _random_entropy() -> bytes:
+    return os.urandom(2 * ENTROPY_LEAST)
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the machine shall be from now on."""
+
+    machine: bytes
+    hostname: str
+    nonce: bytes = msgspec.field(default_factory=_random_nonce)
+    entropy: bytes = msgspec.field(default_factory=_random_entropy)
+
+    def __post_init__(self) -> None:
+        if len(self.machine) != MACHINE_SIZE or len(self.nonce) != NONCE_SIZE:
+            raise ValueError("a machine's id and a nonce have 16 bytes")
+        if len(self.entropy) < ENTROPY_LEAST:
+            raise ValueError(f"entropy has at least {ENTROPY_LEAST} bytes")
+
+    def encode(self) -> bytes:
+        return encode(
+            Type.HELLO,
+            0,
+            encode_fields(
+                [
+                    (Key.VERSION, U32.pack(VERSION)),
+                    (Key.NONCE, self.nonce),
+                    (Key.MACHINE, self.machine),
+                    (Key.HOSTNAME, self.hostname.encode()),
+                    (Key.CLOCK, U64.pack(time.time_ns())),
+                    (Key.ENTROPY, self.entropy),
+                ]
+            ),
+        )
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """The guest's answer to a HELLO."""
+
+    version: int
+    machine: bytes
+    program: str
+    uptime_ns: int
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Welcome:
+        fields = decode_fields(payload)
+        machine = only(fields, Key.MACHINE)
+        if len(machine) != MACHINE_SIZE:
+            raise senseless("a machine's id of the wrong size")
+        return cls(
+            number(fields, Key.VERSION),
+            machine,
+            text(fields, Key.PROGRAM),
+            number(fields, Key.UPTIME, U64),
+        )
+
+
+class Exec(msgspec.Struct, frozen=True, kw_only=True):
+    """A command to run in the machine."""
+
+    args: list[str | bytes]
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    uid: int = 0
+    gid: int = 0
+    groups: list[int] = []
+    terminal: tuple[int, int] | None = None
+    """Rows and columns, if the command shall have a terminal."""
+    builtin: bool = False
+    """The command is `pack` or `unpack`, done by the guest program itself."""
+
+    def encode(self, stream: int) -> bytes:
+        if not self.args:
+            raise EncampError(Code.USAGE, "There is no command to run.")
+        fields: list[tuple[int, bytes]] = [(Key.ARG, os.fsencode(word)) for word in self.args]
+        fields += [(Key.ENV, os.fsencode(f"{k}={v}")) for k, v in self.env.items()]
+        if self.cwd is not None:
+            fields.append((Key.CWD, os.fsencode(self.cwd)))
+        if any(b"\0" in value for _, value in fields):
+            raise EncampError(Code.USAGE, "A command's arguments cannot hold a zero byte.")
+        fields.append((Key.UID, U32.pack(self.uid)))
+        fields.append((Key.GID, U32.pack(self.gid)))
+        if self.groups:
+            fields.append((Key.GROUPS, b"".join(map(U32.pack, self.groups))))
+        if self.terminal is not None:
+            fields.append((Key.TTY, WINDOW.pack(*self.terminal)))
+        if self.builtin:
+            fields.append((Key.BUILTIN, b""))
+        payload = encode_fields(fields)
+        if len(payload) > EXEC_LIMIT:
+            raise EncampError(
+                Code.USAGE,
+                f"The command and its environment are too long ({len(payload)} bytes).",
+                "Put long lists of arguments into a file.",
+            )
+        last = max(0, len(payload) - 1) // PAYLOAD_LIMIT
+        return b"".join(
+            encode(
+                Type.EXEC,
+                stream,
+                payload[part * PAYLOAD_LIMIT : (part + 1) * PAYLOAD_LIMIT],
+                channel=WHOLE if part == last else PART,
+            )
+            for part in range(last + 1)
+        )
+
+
+class Kind(enum.IntEnum):
+    EXITED = 0
+    KILLED = 1
+    NOT_STARTED = 2
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How a command ended."""
+
+    kind: Kind
+    value: int
+    """Its exit code, the signal that killed it, or the error that kept it from starting."""
+    text: str = ""
+
+    @property
+    def code(self) -> int:
+        """As a shell would report it."""
+        if self.kind is Kind.EXITED:
+            return self.value
+        if self.kind is Kind.KILLED:
+            return 128 + self.value
+        return 127 if self.value == errno.ENOENT else 126
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Exit:
+        fields = decode_fields(payload)
+        kind, value = number(fields, Key.KIND), number(fields, Key.VALUE)
+        if kind > Kind.NOT_STARTED:
+            raise senseless(f"an EXIT of kind {kind}")
+        if (kind == Kind.EXITED and value > 255) or (kind == Kind.KILLED and not 0 < value < 128):
+            raise senseless(f"an EXIT of kind {kind} with value {value}")
+        return cls(Kind(kind), value, text(fields, Key.TEXT))
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user the machine shall know."""
+
+    name: str
+    uid: int
+    gid: int
+    group: str
+    home: str
+    shell: str = "/bin/sh"
+
+    def fields(self) -> list[tuple[int, bytes]]:
+        return [
+            (Key.NAME, self.name.encode()),
+            (Key.UID, U32.pack(self.uid)),
+            (Key.GID, U32.pack(self.gid)),
+            (Key.GROUP, self.group.encode()),
+            (Key.HOME, os.fsencode(self.home)),
+            (Key.SHELL, os.fsencode(self.shell)),
+        ]
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """The address of the machine's one interface."""
+
+    address: str
+    prefix: int
+    gateway: str | None = None
+    dns: str | None = None
+
+    def fields(self) -> list[tuple[int, bytes]]:
+        fields: list[tuple[int, bytes]] = [
+            (Key.ADDRESS, self.address.encode()),
+            (Key.PREFIX, U32.pack(self.prefix)),
+        ]
+        if self.gateway is not None:
+            fields.append((Key.GATEWAY, self.gateway.encode()))
+        if self.dns is not None:
+            fields.append((Key.DNS, self.dns.encode()))
+        return fields

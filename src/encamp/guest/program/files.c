@@ -1,0 +1,107 @@
+#define _GNU_SOURCE
+#include "files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool file_read(const char *path, char *to, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t used = 0;
+    ssize_t count = 1;
+
+    if (fd < 0)
+        return false;
+    while (used < size && (count = read(fd, to + used, size - used)) > 0)
+        used += (size_t)count;
+    close(fd);
+    if (count < 0 || used == size)
+        return false;
+    to[used] = 0;
+    return true;
+}
+
+static int write_all(int fd, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t written = write(fd, bytes, count);
+
+        if (written < 0)
+            return errno;
+        bytes += written;
+        count -= (size_t)written;
+    }
+    return 0;
+}
+
+int file_write(const char *path, const char *bytes, size_t count, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, mode);
+
+    if (fd < 0)
+        return errno;
+    int error = write_all(fd, bytes, count);
+    if (close(fd) < 0 && error == 0)
+        error = errno;
+    return error;
+}
+
+int file_replace(const char *path, const char *bytes, size_t count, mode_t mode)
+{
+    char temporary[PATH_MAX];
+    int error;
+
+    if (snprintf(temporary, sizeof temporary, "%s.encamp", path) >= (int)sizeof temporary)
+        return ENAMETOOLONG;
+    unlink(temporary);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd < 0)
+        return errno;
+    error = write_all(fd, bytes, count);
+    if (close(fd) < 0 && error == 0)
+        error = errno;
+    if (error == 0 && rename(temporary, path) < 0)
+        error = errno;
+    if (error != 0)
+        unlink(temporary);
+    return error;
+}
+
+int directory_make(const char *path, mode_t mode)
+{
+    char part[PATH_MAX];
+    size_t length = strlen(path);
+    struct stat found;
+
+    if (length == 0 || length >= sizeof part)
+        return ENAMETOOLONG;
+    memcpy(part, path, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (part[i] != '/' && part[i] != 0)
+            continue;
+        char kept = part[i];
+        part[i] = 0;
+        if (mkdir(part, kept == 0 ? mode : 0755) < 0 && errno != EEXIST)
+            return errno;
+        part[i] = kept;
+    }
+    if (stat(path, &found) < 0)
+        return errno;
+    return S_ISDIR(found.st_mode) ? 0 : ENOTDIR;
+}
+
+bool path_plain(const char *path)
+{
+    if (*path != '/')
+        return false;
+    for (const char *at = path; (at = strstr(at, "/..")) != NULL; at += 3) {
+        if (at[3] == '/' || at[3] == 0)
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,264 @@
+#define _GNU_SOURCE
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "archive.h"
+#include "console.h"
+#include "frames.h"
+
+static const char default_path[] =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+static bool take_field(struct launch *launch, const struct field *field)
+{
+    switch (field->key) {
+    case KEY_UID:
+        if (field->length != 4)
+            return false;
+        launch->uid = get_u32(field->bytes);
+        return true;
+    case KEY_GID:
+        if (field->length != 4)
+            return false;
+        launch->gid = get_u32(field->bytes);
+        return true;
+    case KEY_GROUPS:
+        launch->group_count = field->length / 4;
+        if (field->length % 4 != 0 ||
+            launch->group_count > sizeof launch->groups / sizeof *launch->groups)
+            return false;
+        for (size_t i = 0; i < launch->group_count; i++)
+            launch->groups[i] = get_u32(field->bytes + 4 * i);
+        return true;
+    case KEY_TTY:
+        if (field->length != 4)
+            return false;
+        launch->terminal = true;
+        launch->rows = get_u16(field->bytes);
+        launch->columns = get_u16(field->bytes + 2);
+        return true;
+    case KEY_BUILTIN:
+        launch->builtin = true;
+        return true;
+    case KEY_ARG:
+    case KEY_ENV:
+    case KEY_CWD:
+        return memchr(field->bytes, 0, field->length) == NULL;
+    default:
+        return true;
+    }
+}
+
+int launch_parse(struct launch *launch, const uint8_t *payload, size_t length)
+{
+    struct field_cursor cursor = {payload, length};
+    struct field field;
+    size_t args = 0, environment = 0, text = 0;
+    int taken;
+
+    memset(launch, 0, sizeof *launch);
+    while ((taken = field_next(&cursor, &field)) > 0) {
+        if (!take_field(launch, &field))
+            return EBADMSG;
+        args += field.key == KEY_ARG;
+        environment += field.key == KEY_ENV;
+        if (field.key == KEY_ARG || field.key == KEY_ENV || field.key == KEY_CWD)
+            text += field.length + 1;
+    }
+    if (taken < 0 || args == 0)
+        return EBADMSG;
+
+    char **pointers = malloc((args + environment + 2) * sizeof *pointers + text);
+    if (pointers == NULL)
+        return ENOMEM;
+    launch->memory = pointers;
+    launch->argv = pointers;
+    launch->envp = pointers + args + 1;
+    char *at = (char *)(launch->envp + environment + 1);
+    size_t arg = 0, variable = 0;
+    cursor = (struct field_cursor){payload, length};
+    while (field_next(&cursor, &field) > 0) {
+        if (field.key == KEY_ARG)
+            launch->argv[arg++] = at;
+        else if (field.key == KEY_ENV)
+            launch->envp[variable++] = at;
+        else if (field.key == KEY_CWD)
+            launch->cwd = at;
+        else
+            continue;
+        memcpy(at, field.bytes, field.length);
+        at[field.length] = 0;
+        at += field.length + 1;
+    }
+    launch->argv[arg] = NULL;
+    launch->envp[variable] = NULL;
+    return 0;
+}
+
+void launch_free(struct launch *launch)
+{
+    free(launch->memory);
+    launch->memory = NULL;
+}
+
+void launch_sentence(const struct launch_failure *failure, char *to, size_t size)
+{
+    const char *what = "the command could not be run";
+
+    if (failure->step == STEP_CWD)
+        what = "the working directory could not be entered";
+    else if (failure->step == STEP_IDENTITY)
+        what = "the command's user could not be taken on";
+    else if (failure->step == STEP_TERMINAL)
+        what = "the terminal could not be set up";
+    snprintf(to, size, "%s: %s", what, strerror(failure->error));
+}
+
+static _Noreturn void give_up(int status, int error, enum launch_step step)
+{
+    struct launch_failure failure = {error, step};
+    ssize_t written = write(status, &failure, sizeof failure);
+
+    (void)written; /* a missing record reads as exit code 127, which is right as well */
+    _exit(127);
+}
+
+/* A script without #! is the shell's, as every shell and execvp have it. */
+static void run_as_script(const char *path, const struct launch *launch)
+{
+    size_t count = 0;
+
+    while (launch->argv[count] != NULL)
+        count++;
+    char **argv = malloc((count + 2) * sizeof *argv);
+    if (argv == NULL)
+        return;
+    argv[0] = "/bin/sh";
+    argv[1] = (char *)path;
+    memcpy(argv + 2, launch->argv + 1, count * sizeof *argv);
+    execve(argv[0], argv, launch->envp);
+}
+
+static int try_program(const char *path, const struct launch *launch)
+{
+    struct stat found;
+
+    execve(path, launch->argv, launch->envp);
+    if (errno == ENOEXEC)
+        run_as_script(path, launch);
+    else if (errno == EACCES && stat(path, &found) == 0 && S_ISDIR(found.st_mode))
+        return EISDIR;
+    return errno;
+}
+
+static int execute(const struct launch *launch)
+{
+    const char *name = launch->argv[0];
+    const char *path = default_path;
+    char candidate[PATH_MAX];
+    int error = ENOENT;
+
+    if (*name == 0)
+        return ENOENT;
+    if (strchr(name, '/') != NULL)
+        return try_program(name, launch);
+    for (char **variable = launch->envp; *variable != NULL; variable++) {
+        if (strncmp(*variable, "PATH=", 5) == 0)
+            path = *variable + 5;
+    }
+    for (;;) {
+        size_t length = strcspn(path, ":");
+        int used = snprintf(candidate, sizeof candidate, "%.*s%s%s", (int)length, path,
+                            length > 0 ? "/" : "", name);
+
+        if (used > 0 && (size_t)used < sizeof candidate) {
+            int failure = try_program(candidate, launch);
+
+            /* one that may not be run is remembered, while a later directory may have a better */
+            if (failure == EACCES)
+                error = EACCES;
+            else if (failure != ENOENT && failure != ENOTDIR && failure != EISDIR)
+                return failure;
+        }
+        if (path[length] == 0)
+            return error;
+        path += length + 1;
+    }
+}
+
+static void plain_surroundings(void)
+{
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    struct rlimit files = {1024, 524288};
+    sigset_t none;
+
+    for (int number = 1; number < NSIG; number++)
+        sigaction(number, &standard, NULL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    umask(022);
+    if (!in_machine)
+        return;
+    setrlimit(RLIMIT_NOFILE, &files);
+    int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (adjust >= 0) {
+        ssize_t written = write(adjust, "0", 1);
+        (void)written; /* a machine without it has no use for it */
+        close(adjust);
+    }
+}
+
+static _Noreturn void run_builtin(const struct launch *launch)
+{
+    int count = 0;
+
+    /* no exec will close what the program has open */
+    syscall(SYS_close_range, 3, ~0U, 0);
+    while (launch->argv[count] != NULL)
+        count++;
+    _exit(archive_main(count, launch->argv));
+}
+
+_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status)
+{
+    setsid();
+    plain_surroundings();
+    if (launch->terminal) {
+        struct winsize size = {.ws_row = launch->rows, .ws_col = launch->columns};
+
+        if (ioctl(fds[0], TIOCSCTTY, 0) < 0)
+            give_up(status, errno, STEP_TERMINAL);
+        ioctl(fds[0], TIOCSWINSZ, &size);
+        if (fchown(fds[0], launch->uid, (gid_t)-1) < 0 && geteuid() == 0 && in_machine)
+            give_up(status, errno, STEP_TERMINAL);
+        for (int fd = 0; fd < 3; fd++)
+            dup2(fds[0], fd);
+    } else {
+        for (int fd = 0; fd < 3; fd++)
+            dup2(fds[fd], fd);
+    }
+    if (geteuid() == 0 && (setgroups(launch->group_count, launch->groups) < 0 ||
+                           setgid(launch->gid) < 0 || setuid(launch->uid) < 0))
+        give_up(status, errno, STEP_IDENTITY);
+    if (launch->cwd != NULL && chdir(launch->cwd) < 0)
+        give_up(status, errno, STEP_CWD);
+    if (launch->builtin) {
+        if (!archive_knows(launch->argv[0]))
+            give_up(status, ENOENT, STEP_EXEC);
+        run_builtin(launch);
+    }
+    give_up(status, execute(launch), STEP_EXEC);
+}

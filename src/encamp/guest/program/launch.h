@@ -1,0 +1,41 @@
+/* The child's half of EXEC: from fork to the command's first instruction. */
+#ifndef ENCAMP_LAUNCH_H
+#define ENCAMP_LAUNCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* An EXEC payload, taken apart. argv and envp live in one allocation. */
+struct launch {
+    char **argv;
+    char **envp;
+    char *cwd;
+    uid_t uid;
+    gid_t gid;
+    gid_t groups[64];
+    size_t group_count;
+    bool terminal;
+    uint16_t rows;
+    uint16_t columns;
+    bool builtin;
+    void *memory;
+};
+
+enum launch_step { STEP_CWD = 1, STEP_IDENTITY, STEP_TERMINAL, STEP_EXEC };
+
+/* What a child that could not be started writes to its status pipe. */
+struct launch_failure {
+    int error;
+    int step;
+};
+
+/* 0, or an errno: EBADMSG malformed, E2BIG, ENOMEM. */
+int launch_parse(struct launch *launch, const uint8_t *payload, size_t length);
+void launch_free(struct launch *launch);
+/* In the child. `fds` become 0, 1, 2; of a terminal only fds[0], its slave side, is given. */
+_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status);
+void launch_sentence(const struct launch_failure *failure, char *to, size_t size);
+
+#endif

@@ -1,0 +1,10 @@
+/* The machine's ports to its host. */
+#ifndef ENCAMP_PORTS_H
+#define ENCAMP_PORTS_H
+
+#include <stddef.h>
+
+/* Open the ports `encamp.0` ... in order, waiting for them to appear; returns how many. */
+size_t ports_open(int fds[], size_t limit);
+
+#endif

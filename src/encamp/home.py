@@ -1,0 +1,123 @@
+"""Where Encamp keeps things on a host: one directory per user, private to that user.
+
+`ENCAMP_HOME` names it. Without that it is /var/lib/encamp for root and
+~/.local/share/encamp for everybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pwd
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from encamp.model.errors import Code, EncampError
+
+SYSTEM_HOME = Path("/var/lib/encamp")
+
+LOCK_POLL = 0.02
+"""Seconds between two tries at a lock that somebody else holds."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The layout of one home directory."""
+
+    root: Path
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    @property
+    def templates(self) -> Path:
+        return self.root / "templates"
+
+    @property
+    def machines(self) -> Path:
+        return self.root / "machines"
+
+    @property
+    def cache(self) -> Path:
+        """Downloads and half-done work; safe to remove whenever nothing is running."""
+        return self.root / "cache"
+
+    @property
+    def locks(self) -> Path:
+        return self.root / "locks"
+
+    def prepare(self) -> Home:
+        """Make the directories that are missing; refuse a home that belongs to somebody else."""
+        try:
+            for directory in (
+                self.root,
+                self.images,
+                self.templates,
+                self.machines,
+                self.cache,
+                self.locks,
+            ):
+                if not directory.is_dir():
+                    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EncampError(
+                Code.NOT_PERMITTED,
+                f"Cannot make Encamp's directory {self.root}: {error.strerror}.",
+                "Set ENCAMP_HOME to a directory you may write to.",
+            ) from error
+        owner = self.root.stat().st_uid
+        if owner != os.geteuid():
+            raise EncampError(
+                Code.NOT_PERMITTED,
+                f"Encamp's directory {self.root} belongs to {user_name(owner)}, not to you.",
+                "Set ENCAMP_HOME to a directory of your own, or unset it.",
+            )
+        return self
+
+    @contextmanager
+    def lock(self, name: str, *, shared: bool = False) -> Iterator[None]:
+        """Hold one of the home's locks. The kernel lets go of it if the process dies."""
+        fd = os.open(self.locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+    @asynccontextmanager
+    async def wait_for(self, name: str) -> AsyncIterator[None]:
+        """Hold a lock that others may hold for long, without holding up the event loop."""
+        path = self.locks / f"{name}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(LOCK_POLL)
+            yield
+        finally:
+            os.close(fd)
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def default_home() -> Home:
+    chosen = os.environ.get("ENCAMP_HOME")
+    if chosen:
+        return Home(Path(chosen).absolute())
+    if os.geteuid() == 0:
+        return Home(SYSTEM_HOME)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Home(Path(data) / "encamp")

@@ -1,0 +1,1 @@
+"""Images: building the shipped ones, keeping, checking and removing them."""

@@ -1,0 +1,233 @@
+"""Debian's archive, reached the way the host reaches it: its mirrors, its proxies, its keys.
+
+A private apt with its own state: nothing is installed on the host, no right is needed, and
+whatever else the host's sources name has no part in it. apt verifies every signature.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from encamp import programs
+from encamp.images.portion import Portion
+from encamp.model.errors import Code, EncampError
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+HOST_LISTS = Path("/var/lib/apt/lists")
+FRESH = 3600.0
+"""Seconds for which a list of packages is taken as it is."""
+
+INDEX = re.compile(r"'(?P<uri>[^' ]+?)/+dists/(?P<suite>[^' ]+)/main/binary-amd64/Packages")
+ROLE = re.compile(r"(?P<release>[a-z]+)(?P<role>-updates|-security|/updates|)")
+ARCHIVE_PATH = re.compile(r"debian|security", re.IGNORECASE)
+UNSIGNED = re.compile(r"(GPG error: |The repository ')(?P<uri>\S+) (?P<suite>\S+) (In)?Release")
+DOWNLOADED = re.compile(r"dlstatus:\d+:([\d.]+):")
+ACQUIRE = re.compile(
+    r"Acquire::(https?|ftp|Proxy|Retries|Check-Valid-Until|Check-Date|Max-ValidTime|"
+    r"Min-ValidTime|ForceIPv)[^ ]* \"[^\"]+\";",
+    re.IGNORECASE,
+)
+
+
+def environment() -> dict[str, str]:
+    """For programs of Debian: their messages in English, no questions, all of Debian's paths."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *programs.ADMINISTRATOR_PATHS])
+    return {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One line of apt's sources: a suite of Debian's archive on a mirror."""
+
+    uri: str
+    suite: str
+
+    def line(self) -> str:
+        # The key is named so that only Debian itself can vouch for what is installed.
+        signed = f" signed-by={KEYRING}" if KEYRING.exists() else ""
+        return f"deb [arch=amd64{signed}] {self.uri} {self.suite} main\n"
+
+
+def host_sources(suite: str) -> tuple[Source, ...]:
+    """The mirrors of Debian's archive that the host uses, for this suite."""
+    said = programs.run(
+        ["apt-get", "--print-uris", "update"],
+        purpose="reading the APT sources of this host",
+        environment=environment(),
+    )
+    found = sources_for(suite, said)
+    if not found:
+        raise EncampError(
+            Code.CONFIGURATION,
+            "The APT sources of this host name no mirror of Debian's archive.",
+            "Add one (component 'main') in /etc/apt/sources.list.d; see 'man sources.list'.",
+        )
+    return found
+
+
+def sources_for(suite: str, uris: str) -> tuple[Source, ...]:
+    """Pick Debian's archive out of what `apt-get --print-uris update` says.
+
+    A host on another release uses the same mirrors, so only the suite is exchanged.
+    """
+    found: dict[Source, None] = {}
+    for match in INDEX.finditer(uris):
+        role = ROLE.fullmatch(match["suite"])
+        if role is None or not ARCHIVE_PATH.search(match["uri"]):
+            continue
+        suffix = role["role"].replace("/updates", "-security")
+        found[Source(match["uri"], suite + suffix)] = None
+    ours = tuple(found)
+    return ours if any(source.suite == suite for source in ours) else ()
+
+
+def acquire_settings() -> list[str]:
+    """The host's settings for reaching a mirror (proxies, certificates), as lines of apt.conf."""
+    said = programs.run(
+        ["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"],
+        purpose="reading the APT configuration of this host",
+        environment=environment(),
+    )
+    lines = [line for line in said.splitlines() if ACQUIRE.fullmatch(line)]
+    return [
+        *lines,
+        'Dir::Etc::netrc "/etc/apt/auth.conf";',
+        'Dir::Etc::netrcparts "/etc/apt/auth.conf.d";',
+    ]
+
+
+class Apt:
+    """A private apt for one suite, in a directory of the cache."""
+
+    def __init__(self, directory: Path, suite: str, hold: tuple[int, ...] = ()) -> None:
+        self.directory = directory
+        self.suite = suite
+        self.hold = hold
+        self.sources = host_sources(suite)
+        self.lists = directory / "lists"
+        for path in (self.lists / "partial", directory / "archives" / "partial"):
+            path.mkdir(parents=True, exist_ok=True)
+        (directory / "status").touch()
+        self.configure()
+
+    @property
+    def source_list(self) -> Path:
+        return self.directory / "sources.list"
+
+    def configure(self) -> None:
+        path = self.directory
+        self.source_list.write_text("".join(map(Source.line, self.sources)))
+        (path / "apt.conf").write_text(
+            f"""\
+#clear APT::Update;
+#clear APT::Architectures;
+#clear Acquire::Languages;
+APT::Architecture "amd64";
+APT::Sandbox::User "root";
+APT::Get::AllowUnauthenticated "false";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+Acquire::Languages "none";
+Dir::State "{path}";
+Dir::State::lists "{self.lists}";
+Dir::State::status "{path}/status";
+Dir::Cache "{path}";
+Dir::Cache::archives "{path}/archives";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+Dir::Etc::sourcelist "{self.source_list}";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+"""
+        )
+
+    def call(
+        self,
+        *arguments: str,
+        purpose: str,
+        directory: Path | None = None,
+        progress: Portion | None = None,
+    ) -> str:
+        program, *rest = arguments
+        return programs.run(
+            [program, "-q", "-c", self.directory / "apt.conf", "-o", "APT::Status-Fd=1", *rest],
+            purpose=purpose,
+            environment=environment(),
+            directory=directory or self.directory,
+            hold=self.hold,
+            on_line=progress.reader(purpose, downloaded) if progress else None,
+        )
+
+    def update(self, progress: Portion) -> None:
+        """Fetch the lists of packages, unless those that are there were fetched just now."""
+        stamp = self.directory / "updated"
+        if stamp.exists() and 0 <= time.time() - stamp.stat().st_mtime < FRESH:
+            known = stamp.read_text()
+            # Without those that turned out not to be Debian's.
+            sources = tuple(each for each in self.sources if each.line() in known)
+            if "".join(map(Source.line, sources)) == known:
+                self.sources = sources
+                self.configure()
+                return
+        stamp.unlink(missing_ok=True)
+        try:
+            self.fetch_lists(progress)
+        except EncampError as error:
+            self.drop_strangers(error)
+            self.fetch_lists(progress)
+        stamp.write_text(self.source_list.read_text())
+
+    def fetch_lists(self, progress: Portion) -> None:
+        self.call(
+            *("apt-get", "update", "--error-on=any"),
+            purpose="fetching the list of Debian packages",
+            progress=progress,
+        )
+
+    def drop_strangers(self, error: EncampError) -> None:
+        """Do without the sources that look like Debian's archive and are not signed by Debian."""
+        strange = {
+            (found["uri"].rstrip("/"), found["suite"]) for found in UNSIGNED.finditer(error.detail)
+        }
+        kept = tuple(each for each in self.sources if (each.uri, each.suite) not in strange)
+        if len(kept) == len(self.sources):
+            raise error
+        if not any(each.suite == self.suite for each in kept):
+            raise EncampError(
+                Code.CONFIGURATION,
+                "No APT source of this host is signed by Debian.",
+                "Add a mirror of Debian's archive in /etc/apt/sources.list.d.",
+                detail=error.detail,
+            ) from error
+        self.sources = kept
+        self.configure()
+
+    def show(self, package: str) -> dict[str, str]:
+        """What the archive says about the version of a package that would be installed."""
+        said = self.call(
+            *("apt-cache", "show", "--no-all-versions", package),
+            purpose=f"looking for the Debian package '{package}'",
+        )
+        pairs = (line.partition(": ") for line in said.splitlines() if not line.startswith(" "))
+        return {key: value for key, _, value in pairs}
+
+    def download(self, package: str, directory: Path, progress: Portion) -> Path:
+        """Fetch a package, verified, into a directory; the path of the file."""
+        self.call(
+            *("apt-get", "download", package),
+            purpose=f"fetching the Debian package '{package}'",
+            directory=directory,
+            progress=progress,
+        )
+        return next(directory.glob(f"{package}_*.deb"))
+
+
+def downloaded(line: str) -> float | None:
+    match = DOWNLOADED.match(line)
+    return float(match[1]) / 100 if match else None

@@ -1,0 +1,87 @@
+"""The directory of one machine: where each of its files is, and who may touch them.
+
+The directory itself belongs to whoever keeps the machine; only `run/` belongs to the user the
+machine's process runs as, so a process gone bad cannot rewrite the machine's record.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+TAIL = 4096
+
+
+class MachineDirectory:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def record(self) -> Path:
+        return self.path / "machine.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the machine's process while it lives."""
+        return self.path / "lock"
+
+    @property
+    def client(self) -> Path:
+        """Locked by the process a tied machine belongs to."""
+        return self.path / "client"
+
+    @property
+    def log(self) -> Path:
+        """What QEMU itself had to say."""
+        return self.path / "qemu.log"
+
+    @property
+    def context(self) -> Path:
+        """What a suspended machine wakes up from."""
+        return self.path / "context"
+
+    @property
+    def run(self) -> Path:
+        """Where the machine's process works."""
+        return self.path / "run"
+
+    @property
+    def console(self) -> Path:
+        return self.run / "console"
+
+    @property
+    def disk(self) -> Path:
+        return self.run / "disk"
+
+    def make(self, user: tuple[int, int] | None, share_slots: int) -> None:
+        """Make the directory's parts; `user` is whom the process runs as, if not as us."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self.run.mkdir(mode=0o700)
+        (self.run / "empty").mkdir(mode=0o500)
+        for slot in range(share_slots):
+            (self.run / f"share{slot}").mkdir(mode=0o500)
+        if user is not None:
+            for entry in (self.run, *self.run.iterdir()):
+                os.chown(entry, *user)
+
+    def console_tail(self, size: int = TAIL) -> str:
+        return tail(self.console, size)
+
+    def log_tail(self) -> str:
+        return tail(self.log, TAIL)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def tail(path: Path, size: int) -> str:
+    """The end of a file that may not be there, as text."""
+    try:
+        # Written by a process that might be hostile: never follow a link it left there.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:
+        file.seek(max(0, os.fstat(fd).st_size - size))
+        return file.read(size).decode(errors="replace").replace("\r", "")

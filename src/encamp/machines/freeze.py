@@ -1,0 +1,174 @@
+"""Making a template: boot the environment once, wait until its guest answers, freeze it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+from encamp import programs
+from encamp.guest.channel import Channel, Exec, Hello
+from encamp.guest.initramfs import guest_initramfs
+from encamp.home import Home
+from encamp.images.workplace import workplace
+from encamp.machines import sockets
+from encamp.machines.directory import MachineDirectory
+from encamp.machines.hardware import Disk, Hardware
+from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
+from encamp.machines.template import (
+    DISK_BASE,
+    DISK_OVERLAY,
+    MEMORY,
+    STATE,
+    Stamp,
+    Template,
+    TemplateStore,
+    file_digest,
+    freeze_file,
+    qemu_version,
+)
+from encamp.model.environment import Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.image import Image
+from encamp.progress import Progress
+
+GUEST_PROGRAM = Path(__file__).parent.parent / "guest" / "encamp-guest"
+
+NOBODY = bytes(16)
+"""The id of a machine that is only being made into a template."""
+
+WARM_UP = ("/bin/sh", "-c", ":")
+"""Run once before freezing, so that clones find the way to their first command trodden."""
+
+
+def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], directory: Path) -> Boot:
+    """What a machine boots from; the file with its first programs is written to `directory`."""
+    if not GUEST_PROGRAM.exists():
+        raise EncampError(
+            Code.PROGRAM_MISSING,
+            "Encamp's guest program has not been built.",
+            "Run 'make setup' in the source tree, or install the package again.",
+        )
+    initramfs = directory / "initramfs"
+    initramfs.write_bytes(image.modules.read_bytes() + guest_initramfs(GUEST_PROGRAM))
+    initramfs.chmod(0o444)
+    disk = ("encamp.disk=vdb",) if hardware.size.disk else ()
+    return Boot(initramfs=initramfs, arguments=(*disk, *extra))
+
+
+def make_disk(path: Path, size: int) -> None:
+    """An empty file system in a file with holes: it takes room only as it is filled."""
+    with path.open("xb") as file:
+        file.truncate(size)
+    # No journal: if the machine dies, so does the disk.
+    programs.run(
+        ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "nodiscard", path],
+        purpose="making the machine's disk",
+        code=Code.DISK_FULL,
+    )
+
+
+async def make_template(
+    home: Home,
+    *,
+    key: str,
+    environment: Environment,
+    image: Image,
+    hardware: Hardware,
+    user: tuple[int, int] | None,
+    progress: Progress,
+) -> Template:
+    began = time.monotonic()
+    store = TemplateStore(home)
+    with workplace(home, f"template-{environment.name}") as place:
+        directory = MachineDirectory(place.directory / "machine")
+        directory.make(user, 0)
+        made = place.directory / "made"
+        made.mkdir(mode=0o711)
+        memory = made / MEMORY
+        with memory.open("xb") as file:
+            file.truncate(hardware.size.memory)
+        disk = directory.run / Disk.FILE
+        if hardware.size.disk:
+            make_disk(disk, hardware.size.disk)
+        if user is not None:
+            for path in (memory, disk):
+                if path.exists():
+                    os.chown(path, *user)
+        origin = boot_origin(image, hardware, environment.kernel_arguments, place.directory)
+        origin.memory = memory
+        progress.update(f"booting '{environment.name}' once, to clone it from then on")
+        engine = launch(
+            Blueprint("template", directory, hardware, image, user, tied=True), origin
+        )
+        try:
+            await answer_in_time(engine, environment, greet_template(engine))
+            progress.update(f"freezing '{environment.name}'")
+            await engine.unless_ended(engine.save(made / STATE, memory_is_mapped=True))
+        finally:
+            await engine.process.kill()
+            engine.process.close()
+        names = [MEMORY, STATE]
+        if hardware.size.disk:
+            disk.rename(made / DISK_BASE)
+            _make_overlay(made)
+            names += [DISK_BASE, DISK_OVERLAY]
+        # QEMU opens the memory for writing even to map it privately, so it stays its user's.
+        for name in names:
+            if name != MEMORY:
+                freeze_file(made / name)
+        template = Template(
+            key=key,
+            environment=environment.name,
+            image=image.digest,
+            hardware=hardware,
+            qemu=qemu_version(),
+            created=time.time(),
+            seconds=time.monotonic() - began,
+            stamps={name: Stamp.of(made / name) for name in names},
+            digests={name: await asyncio.to_thread(file_digest, made / name) for name in names},
+        )
+        store.keep(template, made)
+    return template
+
+
+async def greet_template(engine: Engine) -> None:
+    """Wait until the guest of a machine that nobody owns answers, and let it run something."""
+    connection = sockets.connect(engine.directory.path, port_name(0))
+    channel = await Channel.open(connection, Hello(machine=NOBODY, hostname="template"), fresh=True)
+    try:
+        await channel.welcome()
+        warm_up = channel.execute(Exec(args=list(WARM_UP), cwd="/"))
+        warm_up.stdout.discard()
+        warm_up.stderr.discard()
+        await warm_up.end()
+        await warm_up.wait()
+    finally:
+        await channel.close()
+
+
+async def answer_in_time(
+    engine: Engine, environment: Environment, work: Coroutine[object, object, None]
+) -> None:
+    """Wait for a booting guest to answer, but not for ever."""
+    try:
+        async with asyncio.timeout(environment.ready_timeout):
+            await engine.unless_ended(work)
+    except TimeoutError:
+        raise engine.explain(
+            f"The guest of environment '{environment.name}' did not answer within"
+            f" {environment.ready_timeout:.0f} seconds.",
+            Code.NO_ANSWER,
+        ) from None
+
+
+def _make_overlay(made: Path) -> None:
+    """An empty overlay over the template's disk, which every clone copies."""
+    programs.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", DISK_BASE, DISK_OVERLAY],
+        purpose="making the template's disk overlay",
+        code=Code.DISK_FULL,
+        directory=made,
+    )

@@ -1,0 +1,164 @@
+/* encamp-launch [options] -- PROGRAM ARG...
+ *
+ * Starts a machine's process:
+ *   --directory DIR       work there (entered before rights are given up)
+ *   --lock FILE           hold a lock on FILE for as long as the process lives. Whoever asks the
+ *                         kernel about the lock learns whether the machine is alive, and its pid:
+ *                         no pid file to go stale, no moment in which a machine is unknown
+ *   --file-limit BYTES    no file grows beyond this
+ *   --die-with-parent     end when the process that started us does
+ *   --user UID:GID        run as this user (needs root)
+ *   --share SOURCE TARGET, --share-readonly SOURCE TARGET
+ *                         show root's directory SOURCE as TARGET, root's files appearing as the
+ *                         user's (needs root and --user)
+ */
+#define _GNU_SOURCE
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SHARES_MAX 16
+
+void fail(const char *what, const char *about)
+{
+	if (errno)
+		fprintf(stderr, "encamp-launch: %s %s: %s\n", what, about, strerror(errno));
+	else
+		fprintf(stderr, "encamp-launch: %s %s\n", what, about);
+	_exit(125);
+}
+
+static unsigned long long number(const char *text, char end, const char **rest)
+{
+	char *after;
+	errno = 0;
+	unsigned long long value = strtoull(text, &after, 10);
+	if (errno || after == text || *after != end || *text == '-') {
+		errno = 0;
+		fail("not a number:", text);
+	}
+	if (rest)
+		*rest = after + 1;
+	return value;
+}
+
+/* The lock is a POSIX one: it survives exec and belongs to the pid, which is what is asked for. */
+static void hold_lock(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	if (fd < 0 || fcntl(fd, F_SETLK, &lock) < 0)
+		fail("cannot lock", path);
+}
+
+/* A limit reached is an error to the writer, not the end of the machine. */
+static void limit_files(unsigned long long bytes)
+{
+	struct rlimit limit = { bytes, bytes }, before;
+	signal(SIGXFSZ, SIG_IGN);
+	if (getrlimit(RLIMIT_FSIZE, &before) < 0)
+		fail("cannot read", "the file size limit");
+	if (before.rlim_max < bytes)
+		return;
+	if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
+		fail("cannot set", "the file size limit");
+}
+
+/* A machine's memory must not end up in a file because its process crashed. */
+static void no_core_files(void)
+{
+	struct rlimit none = { 0, 0 };
+	if (setrlimit(RLIMIT_CORE, &none) < 0)
+		fail("cannot set", "the core file limit");
+}
+
+static void default_signals(void)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	for (int number = 1; number < NSIG; number++)
+		signal(number, SIG_DFL);
+}
+
+int main(int argc, char **argv)
+{
+	struct share shares[SHARES_MAX];
+	int share_count = 0;
+	const char *directory = NULL, *lock = NULL, *rest;
+	unsigned long long file_limit = 0;
+	bool tied = false, other_user = false;
+	uid_t uid = 0;
+	gid_t gid = 0;
+	pid_t parent = getppid();
+
+	int i = 1;
+	for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
+		const char *option = argv[i];
+		int left = argc - i - 1;
+		if (!strcmp(option, "--die-with-parent")) {
+			tied = true;
+		} else if (!strcmp(option, "--directory") && left) {
+			directory = argv[++i];
+		} else if (!strcmp(option, "--lock") && left) {
+			lock = argv[++i];
+		} else if (!strcmp(option, "--file-limit") && left) {
+			file_limit = number(argv[++i], '\0', NULL);
+		} else if (!strcmp(option, "--user") && left) {
+			uid = number(argv[++i], ':', &rest);
+			gid = number(rest, '\0', NULL);
+			other_user = true;
+		} else if (!strncmp(option, "--share", 7) && left > 1 && share_count < SHARES_MAX) {
+			shares[share_count].readonly = !strcmp(option, "--share-readonly");
+			shares[share_count].source = argv[++i];
+			shares[share_count++].target = argv[++i];
+		} else {
+			errno = 0;
+			fail("does not understand", option);
+		}
+	}
+	errno = 0;
+	if (i + 1 >= argc)
+		fail("needs", "-- PROGRAM");
+	if (other_user && (uid == 0 || gid == 0))
+		fail("never runs a machine as", "root");
+	if (share_count && !other_user)
+		fail("--share needs", "--user");
+
+	umask(077);
+	default_signals();
+	no_core_files();
+	if (lock)
+		hold_lock(lock);
+	if (directory && chdir(directory) < 0)
+		fail("cannot enter", directory);
+	if (file_limit)
+		limit_files(file_limit);
+	if (share_count) {
+		int user_namespace = namespace_for(uid, gid);
+		attach_shares(shares, share_count, user_namespace);
+		become_inside(user_namespace);
+	} else if (other_user) {
+		become(uid, gid);
+	}
+	give_up_capabilities();
+
+	/* After the change of user, which would have undone it. */
+	if (tied) {
+		if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+			fail("cannot follow", "its parent");
+		if (getppid() != parent)
+			_exit(125);
+	}
+	execv(argv[i + 1], argv + i + 1);
+	fail("cannot run", argv[i + 1]);
+}

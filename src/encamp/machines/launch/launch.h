@@ -1,0 +1,28 @@
+/* What the parts of the launcher share. Every function ends the process with a sentence on
+ * standard error when it cannot do its work: a machine is started right or not at all. */
+#ifndef ENCAMP_LAUNCH_H
+#define ENCAMP_LAUNCH_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct share {
+	const char *source;   /* directory of the host */
+	const char *target;   /* where the machine's process finds it */
+	bool readonly;
+};
+
+void fail(const char *what, const char *about) __attribute__((noreturn));
+
+/* A user namespace in which `uid` and `gid` of the host are 0, and all others themselves. */
+int namespace_for(uid_t uid, gid_t gid);
+
+/* Attach the shares in a mount namespace of our own: they vanish with the process. */
+void attach_shares(const struct share *shares, int count, int user_namespace);
+
+/* Become an ordinary user, for good. */
+void become(uid_t uid, gid_t gid);
+void become_inside(int user_namespace);
+void give_up_capabilities(void);
+
+#endif

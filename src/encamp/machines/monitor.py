@@ -1,0 +1,112 @@
+"""Talking to a machine's QEMU: the few things Encamp asks of it, in Encamp's words."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from qemu.qmp import ConnectError, ExecuteError, QMPClient, QMPError
+
+from encamp.model.errors import Code, EncampError
+
+POLL = 0.005
+ANSWER_TIMEOUT = 20.0
+
+
+class Monitor:
+    """One connection to one QEMU. QEMU serves one at a time; others wait their turn."""
+
+    def __init__(self, client: QMPClient) -> None:
+        self._client = client
+
+    async def _ask(self, command: str, **arguments: object) -> object:
+        words = {key.replace("_", "-"): value for key, value in arguments.items()}
+        try:
+            return await self._client.execute(command, words or None)
+        except ExecuteError as error:
+            raise EncampError(
+                Code.MACHINE_LOST, f"QEMU refused '{command}': {error.error.desc}."
+            ) from error
+        except QMPError as error:
+            raise EncampError(
+                Code.MACHINE_LOST, f"QEMU ended while '{command}' was asked of it."
+            ) from error
+
+    async def status(self) -> str:
+        """QEMU's own word for what the machine is doing: running, paused, inmigrate, ..."""
+        answer = await self._ask("query-status")
+        assert isinstance(answer, dict)
+        return str(answer["status"])
+
+    async def pause(self) -> None:
+        await self._ask("stop")
+
+    async def resume(self) -> None:
+        await self._ask("cont")
+
+    async def load(self, file: int, *, memory_is_mapped: bool) -> None:
+        """Let a machine started with `-incoming defer` wake up from the state in an open file.
+
+        Returns when it runs; if QEMU dies over it, never: watch the process too.
+        `memory_is_mapped`: the state has no memory in it, that is mapped from the template."""
+        await self.hand_over(file)
+        await self._mapped(memory_is_mapped)
+        await self._ask("migrate-incoming", uri="fd:state")
+        # A machine comes back as it was saved, running or not.
+        while (status := await self.status()) == "inmigrate":
+            await asyncio.sleep(POLL)
+        if status != "running":
+            await self.resume()
+
+    async def hand_over(self, file: int) -> None:
+        """Give QEMU an open file to load its state from, or to save it to."""
+        self._client.send_fd_scm(file)
+        await self._ask("getfd", fdname="state")
+
+    async def save(self, *, memory_is_mapped: bool) -> None:
+        """Write the machine's state to the file that was handed over."""
+        await self._mapped(memory_is_mapped)
+        await self._ask("migrate", uri="fd:state")
+        while True:
+            answer = await self._ask("query-migrate")
+            assert isinstance(answer, dict)
+            match answer.get("status"):
+                case "completed":
+                    return
+                case "failed" | "cancelled":
+                    raise EncampError(
+                        Code.DISK_FULL,
+                        "The machine's state could not be written.",
+                        f"QEMU said: {answer.get('error-desc', 'nothing')}",
+                    )
+            await asyncio.sleep(POLL)
+
+    async def _mapped(self, mapped: bool) -> None:
+        capability = {"capability": "x-ignore-shared", "state": mapped}
+        await self._ask("migrate-set-capabilities", capabilities=[capability])
+
+    async def full_speed(self) -> None:
+        """Saving to a file need not spare a network."""
+        await self._ask("migrate-set-parameters", max_bandwidth=1 << 40)
+
+
+@asynccontextmanager
+async def monitor(connection: socket.socket) -> AsyncIterator[Monitor]:
+    """Speak with QEMU over a connected socket, and hang up afterwards."""
+    client = QMPClient("encamp")
+    try:
+        await asyncio.wait_for(client.connect(connection), ANSWER_TIMEOUT)
+    except (ConnectError, TimeoutError) as error:
+        connection.close()
+        raise EncampError(
+            Code.MACHINE_LOST, "QEMU did not answer on its control socket."
+        ) from error
+    try:
+        yield Monitor(client)
+    finally:
+        try:
+            await client.disconnect()
+        except (QMPError, OSError, EOFError):
+            pass  # It is gone, which is what was wanted.

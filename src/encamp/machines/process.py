@@ -1,0 +1,167 @@
+"""A machine's process: started with few rights, known by a lock, watched by a descriptor.
+
+The launcher takes a lock on a file of the machine and keeps it until it dies, whatever it has
+become by then. So the kernel itself answers whether a machine lives and as which process, also to
+an Encamp that did not start it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Share
+
+LAUNCHER = Path(__file__).with_name("encamp-launch")
+
+FLOCK = struct.Struct("hhqqi4x")
+"""The kernel's `struct flock` on 64-bit Linux: type, whence, start, length, pid."""
+
+
+class Launch:
+    """How to start one process: collected first, done at once."""
+
+    def __init__(self, *, directory: Path, lock: Path, log: Path) -> None:
+        self.directory = directory
+        self.lock = lock
+        self.log = log
+        self.file_limit = 0
+        self.tied = False
+        self.user: tuple[int, int] | None = None
+        self.shares: list[tuple[Share, str]] = []
+        """Root's shares, each with the name it gets in the process's directory."""
+        self.descriptors: list[int] = []
+        """Open files the process inherits under the same numbers."""
+
+    def start(self, command: Sequence[str]) -> Process:
+        if not LAUNCHER.exists():
+            raise EncampError(
+                Code.PROGRAM_MISSING,
+                "Encamp's own launcher has not been built.",
+                "Run 'make setup' in the source tree, or install the package again.",
+            )
+        words = [str(LAUNCHER), "--directory", str(self.directory), "--lock", str(self.lock)]
+        if self.file_limit:
+            words += ["--file-limit", str(self.file_limit)]
+        if self.tied:
+            words.append("--die-with-parent")
+        if self.user is not None:
+            words += ["--user", f"{self.user[0]}:{self.user[1]}"]
+        for share, name in self.shares:
+            words += ["--share-readonly" if share.readonly else "--share", share.source, name]
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            child = subprocess.Popen(
+                [*words, "--", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self.descriptors,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        return Process(child.pid, child)
+
+
+class Process:
+    """A running machine process, ours or adopted, held by a descriptor so that it cannot be
+    mistaken for a later process of the same number."""
+
+    def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self._child = child
+        self._fd = os.pidfd_open(pid)
+
+    @classmethod
+    def holding(cls, lock: Path) -> Process | None:
+        """The process that holds the lock, or None if there is none."""
+        while (pid := lock_holder(lock)) is not None:
+            try:
+                process = cls(pid)
+            except ProcessLookupError:
+                continue
+            if lock_holder(lock) == pid:
+                return process
+            process.close()
+        return None
+
+    def alive(self) -> bool:
+        return not select.select([self._fd], [], [], 0)[0]
+
+    def signal(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self._fd, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            raise EncampError(
+                Code.NOT_PERMITTED, f"The machine's process {self.pid} is not yours."
+            ) from error
+
+    async def ended(self) -> None:
+        """Wait until the process is gone."""
+        if not self.alive():
+            self._reap()
+            return
+        loop = asyncio.get_running_loop()
+        gone = loop.create_future()
+        # Somebody else may wait on the same descriptor: watch one of our own.
+        watched = os.dup(self._fd)
+        loop.add_reader(watched, lambda: gone.done() or gone.set_result(None))
+        try:
+            await gone
+        finally:
+            loop.remove_reader(watched)
+            os.close(watched)
+        self._reap()
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        await self.ended()
+
+    def kill_now(self) -> None:
+        """The same without an event loop."""
+        self.signal(signal.SIGKILL)
+        select.select([self._fd], [], [])
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._child is not None:
+            self._child.wait()
+
+    def disown(self) -> None:
+        """Leave the process to live on its own: it is init's child from when we end."""
+        if self._child is not None:
+            self._child.returncode = 0
+            self._child = None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that holds the POSIX lock on the file, if one does."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    try:
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    finally:
+        os.close(fd)
+    return None if kind == fcntl.F_UNLCK else pid

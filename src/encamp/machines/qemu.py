@@ -1,0 +1,287 @@
+"""Bringing a machine's QEMU to life: booted, cloned from a template, or restored from a context."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from encamp import programs
+from encamp.machines import sockets
+from encamp.machines.directory import MachineDirectory
+from encamp.machines.hardware import PORTS, Backing, Disk, Hardware, command_line
+from encamp.machines.monitor import monitor
+from encamp.machines.process import Launch, Process
+from encamp.model.environment import MIB
+from encamp.model.errors import Code, EncampError
+from encamp.model.image import Image
+from encamp.model.machine import Share
+
+PROGRAM = "qemu-system-x86_64"
+MONITOR = "monitor"
+
+FILE_LIMIT = 32 * MIB
+"""What a machine may write to its console and log. With a disk, the disk's size comes on top; with
+a writable share there is no limit, since the share's owner sets that one."""
+
+KERNEL_ARGUMENTS = (
+    "console=ttyS0",
+    "quiet",
+    "loglevel=4",
+    "panic=-1",
+    "reboot=t",
+    "tsc=reliable",
+    "random.trust_cpu=on",
+    "mitigations=off",
+    "encamp.root=vda",
+)
+"""`mitigations=off`: a machine has one tenant, and the host's kernel guards the host."""
+
+LAST_MOMENTS = 1.0
+"""Seconds between a process's last word and its end."""
+
+T = TypeVar("T")
+
+
+def port_name(number: int) -> str:
+    return f"port.{number}"
+
+
+@dataclass
+class Blueprint:
+    """One machine to bring to life."""
+
+    name: str
+    directory: MachineDirectory
+    hardware: Hardware
+    image: Image
+    user: tuple[int, int] | None
+    shares: tuple[Share, ...] = ()
+    tied: bool = True
+
+
+@dataclass
+class Boot:
+    """From nothing: the kernel, and a file with what it needs first."""
+
+    initramfs: Path
+    arguments: tuple[str, ...]
+    memory: Path | None = None
+    """Keep the memory in this file, for a template; else it is the process's own."""
+
+
+@dataclass
+class Clone:
+    """From a template: its memory, mapped copy-on-write, and its device state."""
+
+    memory: Path
+    state: Path
+
+
+@dataclass
+class Restore:
+    """From a context file that holds everything."""
+
+    context: Path
+
+
+Origin = Boot | Clone | Restore
+
+
+class Engine:
+    """A machine's process while this program deals with it."""
+
+    def __init__(self, directory: MachineDirectory, process: Process) -> None:
+        self.directory = directory
+        self.process = process
+
+    @classmethod
+    def find(cls, directory: MachineDirectory) -> Engine | None:
+        """The process of a machine that somebody started earlier."""
+        process = Process.holding(directory.lock)
+        return None if process is None else cls(directory, process)
+
+    async def unless_ended(self, work: Coroutine[object, object, T]) -> T:
+        """Do something that waits for the machine, and do not wait for a dead one."""
+        task = asyncio.create_task(work)
+        ended = asyncio.create_task(self.process.ended())
+        try:
+            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not _lost(task):
+                return task.result()
+            # A dying process closes its connections before it is gone.
+            await asyncio.wait({ended}, timeout=LAST_MOMENTS)
+            if not ended.done():
+                return task.result()
+            raise self.explain("The machine ended before it was ready.")
+        finally:
+            await _cancel(task)
+            await _cancel(ended)
+
+    def explain(self, sentence: str, code: Code = Code.MACHINE_LOST) -> EncampError:
+        """An error with the last words of QEMU and of the guest."""
+        words = [self.directory.log_tail().strip(), self.directory.console_tail().strip()]
+        return EncampError(
+            code,
+            sentence,
+            "Its last words are above." if any(words) else "It left no last words.",
+            detail="\n".join(word for word in words if word),
+        )
+
+    def connect_monitor(self) -> socket.socket:
+        return sockets.connect(self.directory.path, MONITOR)
+
+    async def pause(self) -> None:
+        async with monitor(self.connect_monitor()) as control:
+            await control.pause()
+
+    async def resume(self) -> None:
+        async with monitor(self.connect_monitor()) as control:
+            await control.resume()
+
+    async def status(self) -> str:
+        async with monitor(self.connect_monitor()) as control:
+            return await control.status()
+
+    async def save(self, target: Path, *, memory_is_mapped: bool) -> None:
+        """Write the machine's state; it stands still afterwards, and goes on if that fails.
+
+        Saved as it runs, it runs again as soon as it is loaded, which spares a clone a step."""
+        # Through a pipe: we write the file, so QEMU's own limit on files can stay low.
+        reading, writing = os.pipe()
+        copying = asyncio.create_task(asyncio.to_thread(_copy_to_file, reading, target))
+        try:
+            async with monitor(self.connect_monitor()) as control:
+                try:
+                    await control.full_speed()
+                    await control.hand_over(writing)
+                    os.close(writing)
+                    writing = -1
+                    await control.save(memory_is_mapped=memory_is_mapped)
+                    await copying
+                except BaseException:
+                    target.unlink(missing_ok=True)
+                    await control.resume()
+                    raise
+        except OSError as error:
+            raise EncampError(
+                Code.DISK_FULL,
+                f"The machine's state could not be written to {target}: {error.strerror}.",
+                "Make room and try again; the machine goes on as before.",
+            ) from error
+        finally:
+            if writing >= 0:
+                os.close(writing)
+            await asyncio.wait({copying})
+
+
+def _copy_to_file(reading: int, target: Path) -> None:
+    with open(reading, "rb", buffering=0) as source, target.open("xb", buffering=0) as file:
+        target.chmod(0o600)
+        while piece := source.read(1 << 20):
+            file.write(piece)
+
+
+def _lost(task: asyncio.Task[T]) -> bool:
+    error = None if task.cancelled() else task.exception()
+    return isinstance(error, EncampError) and error.code is Code.MACHINE_LOST
+
+
+async def _cancel(task: asyncio.Task[T]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # Looked at, so that nobody reports it as overlooked.
+
+
+def launch(blueprint: Blueprint, origin: Origin) -> Engine:
+    """Start the process. It is not awake yet: see `wake`."""
+    directory, hardware = blueprint.directory, blueprint.hardware
+    plan = Launch(directory=directory.run, lock=directory.lock, log=directory.log)
+    plan.tied = blueprint.tied
+    plan.user = blueprint.user
+    plan.file_limit = _file_limit(blueprint)
+    with ExitStack() as held:
+
+        def inherit(path: Path, flags: int = os.O_RDONLY) -> str:
+            fd = os.open(path, flags | os.O_CLOEXEC)
+            held.callback(os.close, fd)
+            plan.descriptors.append(fd)
+            return f"/proc/self/fd/{fd}"
+
+        def listen(name: str) -> int:
+            listener = held.enter_context(sockets.listen(directory.path, name))
+            plan.descriptors.append(listener.fileno())
+            return listener.fileno()
+
+        backing = Backing(
+            name=blueprint.name,
+            root=inherit(blueprint.image.root),
+            memory="memory-backend-ram",
+            monitor=listen(MONITOR),
+            ports=[listen(port_name(number)) for number in range(PORTS)],
+            shares=_shares(blueprint, plan),
+        )
+        if hardware.size.disk:
+            base = directory.run / Disk.BASE
+            backing.disk = Disk(overlay=base.exists() and not isinstance(origin, Boot))
+        if isinstance(origin, Boot) and origin.memory is not None:
+            path = inherit(origin.memory, os.O_RDWR)
+            backing.memory = f"memory-backend-file,share=on,mem-path={path}"
+        elif isinstance(origin, Clone):
+            path = inherit(origin.memory, os.O_RDWR)
+            backing.memory = f"memory-backend-file,share=off,mem-path={path}"
+        words = command_line(programs.find(PROGRAM), hardware, backing)
+        match origin:
+            case Boot():
+                words += ["-kernel", inherit(blueprint.image.kernel)]
+                words += ["-initrd", inherit(origin.initramfs)]
+                words += ["-append", " ".join((*KERNEL_ARGUMENTS, *origin.arguments))]
+            case Clone() | Restore():
+                words += ["-incoming", "defer"]
+        return Engine(directory, plan.start(words))
+
+
+async def wake(engine: Engine, origin: Origin) -> None:
+    """Let a cloned or restored machine run. A booted one runs already."""
+    match origin:
+        case Boot():
+            return
+        case Clone(state=source):
+            mapped = True
+        case Restore(context=source):
+            mapped = False
+    # The state must be read from its beginning by this process alone: an open file of its own.
+    state = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        async with monitor(engine.connect_monitor()) as control:
+            await control.load(state, memory_is_mapped=mapped)
+    finally:
+        os.close(state)
+
+
+def _shares(blueprint: Blueprint, plan: Launch) -> list[tuple[str, bool]]:
+    """What stands behind each 9p device: the share, or nothing for those left over."""
+    slots: list[tuple[str, bool]] = []
+    for number, share in enumerate(blueprint.shares):
+        if blueprint.user is None:
+            slots.append((share.source, share.readonly))
+        else:
+            name = f"share{number}"
+            plan.shares.append((share, name))
+            slots.append((name, share.readonly))
+    unused = blueprint.hardware.share_slots - len(slots)
+    return slots + [("empty", True)] * unused
+
+
+def _file_limit(blueprint: Blueprint) -> int:
+    if any(not share.readonly for share in blueprint.shares):
+        return 0
+    disk = blueprint.hardware.size.disk
+    # A disk in a file needs a little more than its size for the file's own tables.
+    return FILE_LIMIT + (disk + disk // 64 if disk else 0)

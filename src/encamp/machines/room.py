@@ -1,0 +1,150 @@
+"""Is there room for another machine? Counted before it starts, so that no machine starves others.
+
+What a machine may still grow to use counts as used: a machine is promised its whole memory. All
+machines on the host count, whoever owns them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from encamp.model.environment import MIB, Size, format_bytes
+from encamp.model.errors import Code, EncampError
+
+OVERHEAD = 48 * MIB
+"""What QEMU needs beside the guest's memory: its own, and a full translation buffer."""
+
+RESERVE = 256 * MIB
+"""Left alone for the host itself."""
+
+OVERCOMMIT = "ENCAMP_MEMORY_OVERCOMMIT"
+
+PROGRAMS = frozenset({b"qemu-system-x86\n", b"encamp-launch\n"})
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A machine's process on this host, anybody's."""
+
+    pid: int
+    name: str
+    """The machine's id, or what it is for if it is none of anybody's."""
+    memory: int
+    """What it was promised."""
+    used: int
+    """What of that it holds now."""
+
+    @property
+    def growth(self) -> int:
+        return max(0, self.memory + OVERHEAD - self.used)
+
+
+def standing() -> list[Standing]:
+    """All machines on this host, as the kernel shows them."""
+    found = []
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit():
+            continue
+        try:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                if file.read(32) not in PROGRAMS:
+                    continue
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            name = words[words.index(b"-name") + 1]
+            if not name.startswith(b"encamp-"):
+                continue
+            memory = int(words[words.index(b"-m") + 1].removesuffix(b"K")) * 1024
+            _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+        except (OSError, ValueError):
+            continue  # It ended while we looked, or is not ours.
+        used = (resident - shared) * PAGE
+        found.append(Standing(int(pid), name.decode().removeprefix("encamp-"), memory, used))
+    return found
+
+
+def available_memory() -> int:
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return min(int(line.split()[1]) * 1024, _group_memory())
+    raise AssertionError("the kernel always has that line")
+
+
+def _group_memory() -> int:
+    """What is left below the limit of our control group, for example a batch job's."""
+    left = 1 << 62
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return left
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = ("memory.max", "memory.current")
+            base = Path("/sys/fs/cgroup")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            base = Path("/sys/fs/cgroup/memory")
+        else:
+            continue
+        group = base / path.lstrip("/")
+        try:
+            limit, used = ((group / name).read_text().strip() for name in names)
+        except OSError:
+            continue
+        if limit != "max":
+            left = min(left, int(limit) - int(used))
+    return left
+
+
+def overcommit() -> float:
+    text = os.environ.get(OVERCOMMIT, "1")
+    try:
+        value = float(text)
+        if value < 1:
+            raise ValueError
+    except ValueError:
+        raise EncampError(
+            Code.CONFIGURATION, f"{OVERCOMMIT}={text} is not a number of 1 or more."
+        ) from None
+    return value
+
+
+def check_room(size: Size, disk_directory: Path) -> None:
+    """Refuse a machine the host has no room for, with the figure that is missing."""
+    processors = os.cpu_count() or 1
+    if size.cpus > processors:
+        raise EncampError(
+            Code.NO_ROOM,
+            f"The machine wants {size.cpus} processors and this host has {processors}.",
+            "Ask for fewer with --cpus.",
+        )
+    machines = standing()
+    promised = sum(machine.growth for machine in machines)
+    available = available_memory() - RESERVE
+    needed = size.memory + OVERHEAD
+    missing = int((promised + needed) / overcommit() - available)
+    if missing > 0:
+        raise EncampError(
+            Code.NO_ROOM,
+            f"Not enough memory: the machine needs {format_bytes(needed // MIB * MIB)},"
+            f" {format_bytes(missing // MIB * MIB + MIB)} more than is free"
+            f" ({format_bytes(max(0, available) // MIB * MIB)} available,"
+            f" {format_bytes(promised // MIB * MIB)} of it promised to {len(machines)} machines).",
+            "Ask for less with --memory, end a machine (see 'encamp ps'), or try again later.",
+            transient=True,
+        )
+    if size.disk:
+        free = shutil.disk_usage(disk_directory).free
+        if size.disk > free:
+            raise EncampError(
+                Code.NO_ROOM,
+                f"Not enough disk: the machine wants {format_bytes(size.disk)} and"
+                f" {disk_directory} has {format_bytes(free // MIB * MIB)} free.",
+                "Ask for less with --disk.",
+                transient=True,
+            )

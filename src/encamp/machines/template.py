@@ -1,0 +1,167 @@
+"""Templates on disk: found by everything that must match, checked cheaply, never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from encamp import programs
+from encamp.home import Home
+from encamp.machines.hardware import Hardware
+from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
+from encamp.model.image import Image
+
+FORMAT = 1
+"""Raised when templates made by earlier versions of this code can no longer be used."""
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """A file as it was when it was known to be whole. Nobody writes to it without changing this.
+    (The time of its last change of any kind is no part: linking to it would count.)"""
+
+    size: int
+    modified: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        found = path.stat()
+        return cls(found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+class Template(msgspec.Struct, frozen=True):
+    """An environment booted once on this host and frozen at the moment it was ready."""
+
+    key: str
+    environment: str
+    image: str
+    hardware: Hardware
+    qemu: str
+    created: float
+    seconds: float
+    """How long it took to make."""
+    stamps: dict[str, Stamp]
+    digests: dict[str, str]
+
+
+MEMORY = "memory"
+STATE = "state"
+DISK_BASE = "disk.base"
+DISK_OVERLAY = "disk.overlay"
+RECORD = "template.json"
+
+
+class TemplateStore:
+    def __init__(self, home: Home) -> None:
+        self.home = home
+
+    def directory(self, key: str) -> Path:
+        return self.home.templates / key
+
+    def origin(self, template: Template) -> Clone:
+        directory = self.directory(template.key)
+        return Clone(memory=directory / MEMORY, state=directory / STATE)
+
+    def find(self, key: str) -> Template | None:
+        """The template, if it is there and nothing has touched its files since it was made."""
+        template = self._read(key)
+        if template is None:
+            return None
+        directory = self.directory(key)
+        try:
+            intact = all(
+                Stamp.of(directory / name) == stamp for name, stamp in template.stamps.items()
+            )
+        except OSError:
+            return None
+        return template if intact else None
+
+    def whole(self, template: Template) -> bool:
+        """Read the files through and compare: for a template that a machine would not wake from."""
+        directory = self.directory(template.key)
+        try:
+            return all(
+                file_digest(directory / name) == digest
+                for name, digest in template.digests.items()
+            )
+        except OSError:
+            return False
+
+    def ls(self) -> list[tuple[Template, bool]]:
+        """All templates, each with whether it can be used."""
+        found = []
+        for directory in sorted(self.home.templates.iterdir()):
+            template = self._read(directory.name)
+            if template is not None:
+                found.append((template, self.find(template.key) is not None))
+        return found
+
+    def remove(self, key: str) -> None:
+        """Machines cloned from it live on: they hold its files open."""
+        directory = self.directory(key)
+        # The record goes first: what is left without one is rubbish to everybody.
+        (directory / RECORD).unlink(missing_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def keep(self, template: Template, made: Path) -> None:
+        """Take over a directory with a template's files."""
+        (made / RECORD).write_bytes(msgspec.json.encode(template))
+        self.remove(template.key)
+        made.rename(self.directory(template.key))
+
+    def size(self, template: Template) -> int:
+        """Bytes on disk; a memory file is mostly holes."""
+        directory = self.directory(template.key)
+        return sum((directory / name).stat().st_blocks * 512 for name in template.stamps)
+
+    def _read(self, key: str) -> Template | None:
+        try:
+            data = (self.directory(key) / RECORD).read_bytes()
+            return msgspec.json.decode(data, type=Template)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+
+def template_key(
+    image: Image, hardware: Hardware, arguments: tuple[str, ...], guest_program: Path
+) -> str:
+    """Two machines may share a template only if all of this is the same."""
+    program = programs.find(PROGRAM).resolve().stat()
+    parts = (
+        FORMAT,
+        image.digest,
+        hardware.digest(),
+        (*KERNEL_ARGUMENTS, *arguments),
+        (program.st_size, program.st_mtime_ns, program.st_ino),
+        file_digest(guest_program),
+        _processor() if hardware.accelerator == "kvm" else platform.machine(),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _processor() -> str:
+    """Under KVM the guest sees the host's processor and must not wake up on another one."""
+    wanted = ("vendor_id", "cpu family", "model", "stepping", "flags")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def qemu_version() -> str:
+    printed = programs.run([PROGRAM, "--version"], purpose="asking QEMU for its version")
+    return printed.split("\n", 1)[0].removeprefix("QEMU emulator version ")
+
+
+def freeze_file(path: Path) -> None:
+    """From now on nobody is to write to it, and any machine's user may read it."""
+    os.chown(path, os.geteuid(), os.getegid())
+    path.chmod(0o444)

@@ -1,0 +1,74 @@
+"""A job: a command line to run in an environment, with its files."""
+
+from __future__ import annotations
+
+import msgspec
+
+from encamp.model.machine import After, PhaseTime, Share
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """Files to copy into or out of a machine."""
+
+    source: str
+    target: str | None = None
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who a command runs as inside: the same person as outside."""
+
+    name: str
+    uid: int
+    gid: int
+    group: str
+    groups: tuple[int, ...]
+    home: str
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What to run, and how."""
+
+    arguments: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    workdir: str | None = None
+    terminal: str | None = None
+    """The kind of terminal to give it (TERM), if it is to have one."""
+
+
+class MachineRequest(msgspec.Struct, frozen=True):
+    """What somebody wants a machine to be."""
+
+    environment: str
+    owner: User
+    name: str | None = None
+    cpus: int | None = None
+    memory: int | None = None
+    disk: int | None = None
+    shares: tuple[Share, ...] = ()
+    network: str = "none"
+    boot: bool = False
+    """Boot it, even if it could be cloned."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    machine: MachineRequest
+    command: Command
+    inputs: tuple[Copy, ...] = ()
+    outputs: tuple[Copy, ...] = ()
+    timeout: float | None = None
+    after: After = After.DESTROY
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a job."""
+
+    machine: str
+    exit_code: int
+    reason: str
+    started: bool
+    """Whether the command was run at all; if not, the reason says why."""
+    phases: tuple[PhaseTime, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Output patterns that matched nothing."""
+    problems: tuple[str, ...] = ()
+    """Outputs that could not be copied whole."""

@@ -1,0 +1,210 @@
+"""The one way to run other programs: found by name, missing ones reported with their package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from encamp.model.errors import Code, EncampError
+
+PACKAGES = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mksquashfs": "squashfs-tools",
+    "mmdebstrap": "mmdebstrap",
+    "mkfs.ext4": "e2fsprogs",
+    "dpkg-deb": "dpkg",
+    "apt-get": "apt",
+    "apt-cache": "apt",
+    "apt-config": "apt",
+    "newuidmap": "uidmap",
+    "unshare": "util-linux",
+}
+"""Debian's package for each program Encamp calls."""
+
+ADMINISTRATOR_PATHS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where Debian keeps programs that an ordinary user's PATH leaves out."""
+
+LAST_LINES = 12
+
+RUNNING: set[subprocess.Popen[str] | subprocess.Popen[bytes]] = set()
+STOPPING = threading.Event()
+"""Set when this process was told to stop: nothing new is started, waiting ends."""
+
+
+def find(program: str) -> Path:
+    """The program's full path; an error naming the package to install when it is not there."""
+    search = os.pathsep.join([os.environ.get("PATH", os.defpath), *ADMINISTRATOR_PATHS])
+    found = shutil.which(program, path=search)
+    if found is None:
+        package = PACKAGES.get(program, program)
+        raise EncampError(
+            Code.PROGRAM_MISSING,
+            f"The program '{program}' is not installed.",
+            f"Install it with: apt-get install {package}",
+        )
+    return Path(found)
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    purpose: str,
+    code: Code = Code.BUILD_FAILED,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    reads: BinaryIO | None = None,
+    hold: Sequence[int] = (),
+    on_line: Callable[[str], None] | None = None,
+    cleaning: bool = False,
+) -> str:
+    """Run a program to its end and return what it printed.
+
+    `on_line` sees each line of its output (both streams) as it comes. `reads` becomes its input.
+    `hold` are descriptors it keeps open, so that a lock lasts as long as anything it started.
+    A failure becomes an `EncampError` that says what the program was for and quotes its last
+    lines. The program and all it started end with this call, also when the call itself is
+    interrupted. `cleaning` programs are run even by a process that was told to stop.
+    """
+    if not cleaning:
+        refuse_when_stopping()
+    argv = [str(find(str(command[0]))), *map(str, command[1:])]
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    everything: list[str] = []
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL if reads is None else reads,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=tuple(hold),
+        env=None if environment is None else dict(environment),
+        cwd=directory,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    if not cleaning:
+        RUNNING.add(process)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            everything.append(line)
+            last.append(line.rstrip())
+            if on_line is not None:
+                on_line(line.rstrip())
+        status = process.wait()
+    except BaseException:
+        end_group(process)
+        raise
+    finally:
+        RUNNING.discard(process)
+        if process.stdout is not None:
+            process.stdout.close()
+    if not cleaning:
+        refuse_when_stopping()
+    if status != 0:
+        raise failure(command, status, "\n".join(last), purpose, code)
+    return "".join(everything)
+
+
+@contextmanager
+def stream(
+    command: Sequence[str | Path],
+    *,
+    purpose: str,
+    code: Code = Code.BUILD_FAILED,
+    hold: Sequence[int] = (),
+) -> Iterator[BinaryIO]:
+    """Run a program and read the bytes it prints as it prints them; otherwise like `run`.
+
+    Leaving early ends the program, and is no failure.
+    """
+    refuse_when_stopping()
+    argv = [str(find(str(command[0]))), *map(str, command[1:])]
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            pass_fds=tuple(hold),
+            start_new_session=True,
+        )
+        RUNNING.add(process)
+        try:
+            assert process.stdout is not None
+            yield cast(BinaryIO, process.stdout)
+            if process.stdout.read(1):
+                end_group(process)
+            elif process.wait() != 0:
+                raise EOFError
+        except Exception as error:
+            # What ended early was misread too; what the program says about it is the cause.
+            ended_itself = process.poll() not in (None, 0)
+            end_group(process)
+            refuse_when_stopping()
+            if not ended_itself:
+                raise
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+            raise failure(command, process.returncode, "\n".join(said), purpose, code) from error
+        except BaseException:
+            end_group(process)
+            raise
+        finally:
+            RUNNING.discard(process)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def stop_all() -> None:
+    """End every program started here and start no more; what waits for them is interrupted.
+
+    For a process that was told to stop while its threads run programs.
+    """
+    STOPPING.set()
+    for process in tuple(RUNNING):
+        end_group(process)
+
+
+def refuse_when_stopping() -> None:
+    if STOPPING.is_set():
+        raise KeyboardInterrupt
+
+
+def failure(
+    command: Sequence[str | Path], status: int, said: str, purpose: str, code: Code
+) -> EncampError:
+    if "No space left on device" in said:
+        return EncampError(
+            Code.DISK_FULL,
+            f"The disk filled up while {purpose}.",
+            "Make room and try again; nothing was left half done.",
+            detail=said,
+        )
+    return EncampError(
+        code, f"'{command[0]}' failed (exit code {status}) while {purpose}.", detail=said
+    )
+
+
+def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a program and everything it started: politely, then not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

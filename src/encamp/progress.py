@@ -1,0 +1,19 @@
+"""How a long operation tells whoever waits for it how far it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """One operation's progress. Called from any thread."""
+
+    def update(self, what: str, fraction: float | None = None) -> None:
+        """Say what is being done; `fraction` of the whole operation is done, if that is known."""
+
+
+class Silent:
+    """For callers that nobody watches."""
+
+    def update(self, what: str, fraction: float | None = None) -> None:
+        pass
