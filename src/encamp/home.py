@@ -88,7 +88,6 @@ class Home:
         finally:
             os.close(fd)
 
-
     @asynccontextmanager
     async def wait_for(self, name: str) -> AsyncIterator[None]:
         """Hold a lock that others may hold for long, without holding up the event loop."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import subprocess
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -110,15 +109,13 @@ def a_repository(directory: Path, signed: bool) -> None:
     index = directory / "dists/bookworm/main/binary-amd64/Packages"
     index.parent.mkdir(parents=True)
     index.write_text("")
-    index.with_suffix(".gz").write_bytes(gzip.compress(b""))
-    release = subprocess.run(
-        ["apt-ftparchive", "-o", "APT::FTPArchive::Release::Codename=bookworm", "release", "."],
-        cwd=directory / "dists/bookworm",
-        capture_output=True,
-        check=True,
-    ).stdout
+    release = (
+        "Origin: Debian\nSuite: bookworm\nCodename: bookworm\nArchitectures: amd64\n"
+        "Components: main\nDate: Sat, 10 Jun 2023 00:00:00 UTC\nSHA256:\n"
+        f" {hashlib.sha256(b'').hexdigest()} 0 main/binary-amd64/Packages\n"
+    )
     name = "InRelease" if signed else "Release"
-    (directory / "dists/bookworm" / name).write_bytes(release)
+    (directory / "dists/bookworm" / name).write_text(release)
 
 
 @pytest.mark.site

@@ -1,13 +1,25 @@
-"""Copying files between the host and a machine."""
+"""Copying files between the host and a machine, with the rules people know from `cp`.
+
+A target that is a directory, or ends in '/', receives what is copied; any other target is the new
+name of it. Without a target, things keep their name and land in the working directory.
+"""
 
 from __future__ import annotations
 
-import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from encamp.guest.channel import Channel
+from encamp.guest.archive import Unpacked, Unpacker, pack
+from encamp.guest.channel import Channel, Exec, Stream
+from encamp.model.environment import format_bytes
+from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, User
+
+PATTERN = frozenset("*?[")
+SAID = 4096
+"""How much of what a failing copy says is kept."""
 
 
 @dataclass
@@ -15,21 +27,129 @@ class Copied:
     """What was copied, and what was not."""
 
     files: int = 0
+    size: int = 0
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
     def summary(self) -> str:
-        return f"{self.files} files"
+        return f"{self.files} files, {format_bytes(self.size)}"
+
+    def add(self, unpacked: Unpacked) -> None:
+        self.files += unpacked.files
+        self.size += unpacked.size
+        self.missing += unpacked.missing
+        self.problems += [f"Not copied: {sentence}" for sentence in unpacked.errors]
 
 
-async def copy_in(
-    channel: Channel, copies: Sequence[Copy], directory: str, owner: User
-) -> Copied:
-    raise NotImplementedError
+def check_inputs(copies: Sequence[Copy]) -> None:
+    """Refuse what is not there before a machine is made for it."""
+    for copy in copies:
+        path = Path(copy.source)
+        if not path.exists():
+            raise EncampError(
+                Code.INPUT_MISSING,
+                f"Cannot copy {copy.source} in: it does not exist.",
+                "--in takes a file or directory of this host, then ':' and where to put it.",
+            )
 
 
-async def copy_out(
-    channel: Channel, copies: Sequence[Copy], directory: str, owner: User
-) -> Copied:
-    raise NotImplementedError
+async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: User) -> Copied:
+    """Copy into the machine, as the user; a failure is an error: the job needs its input."""
+    copied = Copied()
+    for copy in copies:
+        source = Path(copy.source)
+        directory, name = await _place_inside(channel, copy, source, workdir, user)
+        stream = _builtin(channel, user, "unpack", directory)
+        stream.stdout.discard()
+        for piece in pack([(source, name)]):
+            if stream.unread:
+                break
+            copied.size += len(piece)
+            await stream.write(piece)
+        await stream.end()
+        await _success(stream, f"{copy.source} could not be copied to {directory}/{name}")
+        copied.files += 1
+    return copied
+
+
+async def copy_out(channel: Channel, copies: Sequence[Copy], workdir: str, user: User) -> Copied:
+    """Copy out of the machine; what is missing or unreadable is told, the rest is copied."""
+    copied = Copied()
+    for copy in copies:
+        directory, rename = place_outside(copy)
+        stream = _builtin(channel, user, "pack", workdir, copy.source)
+        await stream.end()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            stream.abandon()
+            raise EncampError(
+                Code.COPY_FAILED, f"Cannot make {directory}: {error.strerror}."
+            ) from error
+        with Unpacker(directory, rename=rename) as unpacker:
+            try:
+                async for piece in stream.stdout:
+                    unpacker.feed(piece)
+            except EncampError:
+                stream.abandon()
+                raise
+            await _success(stream, f"{copy.source} could not be copied out")
+            copied.add(unpacker.finish())
+    return copied
+
+
+async def _place_inside(
+    channel: Channel, copy: Copy, source: Path, workdir: str, user: User
+) -> tuple[str, str]:
+    """Directory and name that a file of the host gets in the machine."""
+    own_name = source.name or source.resolve().name or "root"
+    if copy.target is None:
+        return workdir, own_name
+    target = posixpath.join(workdir, copy.target)
+    if copy.target.endswith("/") or await _is_directory(channel, target, user):
+        return posixpath.normpath(target), own_name
+    directory, name = posixpath.split(posixpath.normpath(target))
+    return directory, name
+
+
+def place_outside(copy: Copy) -> tuple[Path, str | None]:
+    """The host's directory for what comes out, and its new name if it gets one."""
+    if copy.target is None:
+        return Path(), None
+    target = Path(copy.target)
+    if copy.target.endswith("/") or target.is_dir() or PATTERN & set(copy.source):
+        return target, None
+    return target.parent, target.name
+
+
+async def _is_directory(channel: Channel, path: str, user: User) -> bool:
+    stream = _builtin(channel, user, "is-directory", path)
+    await stream.end()
+    stream.stdout.discard()
+    stream.stderr.discard()
+    return (await stream.wait()).code == 0
+
+
+def _builtin(channel: Channel, user: User, *words: str) -> Stream:
+    """One of the guest program's own commands, with the user's rights."""
+    return channel.execute(
+        Exec(
+            args=list(words),
+            cwd="/",
+            uid=user.uid,
+            gid=user.gid,
+            groups=list(user.groups),
+            builtin=True,
+        )
+    )
+
+
+async def _success(stream: Stream, failure: str) -> None:
+    said = b""
+    async for piece in stream.stderr:
+        said = (said + piece)[-SAID:]
+    ended = await stream.wait()
+    if ended.code != 0:
+        words = said.decode(errors="replace").strip() or ended.text
+        raise EncampError(Code.COPY_FAILED, f"{failure}.", detail=words)

@@ -52,7 +52,7 @@ LEAST_MEMORY = 64 * MIB
 LEAST_DISK = 16 * MIB
 
 
-class WouldNotWake(Exception):
+class WouldNotWakeError(Exception):
     """The machine's process ended before the guest ran its first instruction."""
 
     def __init__(self, error: EncampError) -> None:
@@ -141,7 +141,12 @@ class Maker:
             )
 
     async def _clone(
-        self, plan: Plan, machine: Machine, die_with_us: bool, progress: Progress, first: First | None
+        self,
+        plan: Plan,
+        machine: Machine,
+        die_with_us: bool,
+        progress: Progress,
+        first: First | None,
     ) -> Live | None:
         """Clone from the template; None if that cannot be done and the machine must boot."""
         for _ in range(2):
@@ -150,7 +155,7 @@ class Maker:
             origin = self.templates.origin(template)
             try:
                 return await self._bring_up(plan, record, origin, die_with_us, first)
-            except WouldNotWake as failure:
+            except WouldNotWakeError as failure:
                 # Not one instruction was executed, so trying again is safe.
                 if await asyncio.to_thread(self.templates.whole, template):
                     last = (failure.error.detail or failure.error.sentence).splitlines()[-1]
@@ -165,7 +170,7 @@ class Maker:
     ) -> Live:
         try:
             return await self._bring_up(plan, machine, None, die_with_us, first)
-        except WouldNotWake as failure:
+        except WouldNotWakeError as failure:
             raise failure.error from None
 
     async def template(self, plan: Plan, progress: Progress) -> Template:
@@ -220,7 +225,7 @@ class Maker:
             try:
                 await engine.unless_ended(wake(engine, source))
             except EncampError as error:
-                raise WouldNotWake(error) from error
+                raise WouldNotWakeError(error) from error
             # Not before: a connection that QEMU accepts while it loads the machine's state makes
             # it raise an interrupt that is lost in the loading, and the guest never hears of us.
             return await self._speak(plan, machine, engine, client, first)

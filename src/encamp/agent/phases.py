@@ -32,9 +32,7 @@ class Phases:
             raise
         finally:
             now = time.monotonic()
-            self.times.append(
-                PhaseTime(phase, word.word, started - self.began, now - started)
-            )
+            self.times.append(PhaseTime(phase, word.word, started - self.began, now - started))
 
     def __iter__(self) -> Iterator[PhaseTime]:
         return iter(self.times)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from encamp.agent.copying import Copied, copy_in, copy_out
+from encamp.agent.copying import Copied, check_inputs, copy_in, copy_out
 from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
@@ -106,6 +106,7 @@ async def run_job(
     window: tuple[int, int] | None = None,
 ) -> Outcome:
     """Run a job from request to outcome. If this is cancelled, the machine is destroyed."""
+    check_inputs(job.inputs)
     phases = Phases()
     stream: Stream | None = None
     owner = job.machine.owner
@@ -125,12 +126,11 @@ async def run_job(
         first=begin if early else None,
     )
     try:
-        copied = Copied()
+        workdir = job.command.workdir or owner.home
         with phases.time(Phase.INPUT, "nothing") as how:
             if job.inputs:
-                directory = job.command.workdir or owner.home
-                copied = await _guarded(live, copy_in(live.channel, job.inputs, directory, owner))
-                how.word = copied.summary
+                brought = await _guarded(live, copy_in(live.channel, job.inputs, workdir, owner))
+                how.word = brought.summary
         with phases.time(Phase.COMMAND, "ran") as how:
             if not early:
                 begin(live.channel, live.machine)
@@ -139,10 +139,10 @@ async def run_job(
             ended = await _guarded(live, attend_in_time(stream, streams, job.timeout))
             how.word = describe(ended)
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
+        copied = Copied()
         with phases.time(Phase.OUTPUT, "nothing") as how:
             if job.outputs:
-                directory = job.command.workdir or owner.home
-                copied = await _guarded(live, copy_out(live.channel, job.outputs, directory, owner))
+                copied = await _guarded(live, copy_out(live.channel, job.outputs, workdir, owner))
                 how.word = copied.summary
         with phases.time(Phase.END, ENDS[job.after]):
             await _end(keeper, live, job.after)
@@ -237,14 +237,12 @@ async def _end(keeper: Keeper, live: Live, after: After) -> None:
         await live.destroy()
         return
     await live.hang_up()
-    match after:
-        case After.SHUTDOWN:
-            moved = await keeper.stop(live.machine)
-        case After.PAUSE:
-            moved = await keeper.pause(live.machine)
-        case After.SUSPEND:
-            moved = await keeper.suspend(live.machine)
-        case After.KEEP:
-            moved = live.machine
+    moved = live.machine
+    if after is After.SHUTDOWN:
+        moved = await keeper.stop(moved)
+    elif after is After.PAUSE:
+        moved = await keeper.pause(moved)
+    elif after is After.SUSPEND:
+        moved = await keeper.suspend(moved)
     live.record(msgspec.structs.replace(moved, tied=False))
     await live.let_go()

@@ -19,9 +19,7 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
 from encamp.model.machine import Machine
 
-USER_NETWORK = guest.Network(
-    address="10.0.2.15", prefix=24, gateway="10.0.2.2", dns="10.0.2.3"
-)
+USER_NETWORK = guest.Network(address="10.0.2.15", prefix=24, gateway="10.0.2.2", dns="10.0.2.3")
 """What QEMU's user network gives its one guest."""
 
 ANSWER_TIMEOUT = 30.0

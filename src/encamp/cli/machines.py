@@ -33,9 +33,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (start, ps, show, copy, console):
-        app.command()(command)
-    for command in (pause, resume, suspend, restore, stop, kill, rm):
+    commands: tuple[Callable[..., int | None], ...] = (
+        *(start, ps, show, copy, console),
+        *(pause, resume, suspend, restore, stop, kill, rm),
+    )
+    for command in commands:
         app.command()(command)
     app.command("kill-all")(kill_all)
 
@@ -219,9 +221,7 @@ def kill_all(
     asyncio.run(everything())
 
 
-def _each(
-    references: list[str], move: Callable[[Keeper, Machine], Awaitable[object]]
-) -> None:
+def _each(references: list[str], move: Callable[[Keeper, Machine], Awaitable[object]]) -> None:
     """Make a move with each machine; all are tried, and the first failure is reported last."""
     kept = keeper()
     failures: list[EncampError] = []

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from encamp.cli import options
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import After
+
+if TYPE_CHECKING:
+    from encamp.model.job import Command, MachineRequest
 
 COMMAND = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 
@@ -53,12 +53,15 @@ Network = Annotated[
 ]
 BootFlag = Annotated[bool, typer.Option("--boot", help="Boot it, even if it could be cloned.")]
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the machine, and its host name.")
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the machine, and its host name."),
 ]
 Variables = Annotated[
     list[str] | None,
     typer.Option(
-        "--env-var", metavar="NAME[=VALUE]", help="A variable for the command; your own if no value."
+        "--env-var",
+        metavar="NAME[=VALUE]",
+        help="A variable for the command; your own if no value.",
     ),
 ]
 Workdir = Annotated[
@@ -175,7 +178,7 @@ def shell(
 
 def command_of(
     words: list[str], variables: list[str] | None, workdir: str | None, terminal: bool
-) -> Any:
+) -> Command:
     from encamp.model.job import Command
 
     if workdir is not None and not workdir.startswith("/"):
@@ -201,14 +204,12 @@ def machine_request(
     network: str,
     boot: bool,
     name: str | None,
-) -> Any:
+) -> MachineRequest:
     from encamp.model.environment import parse_bytes
     from encamp.model.job import MachineRequest
 
     if network not in ("none", "user"):
-        raise EncampError(
-            Code.USAGE, f"There is no network '{network}'.", "There are: none, user."
-        )
+        raise EncampError(Code.USAGE, f"There is no network '{network}'.", "There are: none, user.")
     return MachineRequest(
         environment=environment,
         owner=options.caller(),

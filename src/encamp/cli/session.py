@@ -57,9 +57,7 @@ async def _run(job: Job) -> Outcome:
         if job.command.terminal is not None:
             held.enter_context(raw_terminal())
             held.enter_context(_window_changes(control))
-        work = run_job(
-            keeper, job, streams, control=control, progress=bar, window=window()
-        )
+        work = run_job(keeper, job, streams, control=control, progress=bar, window=window())
         return await _with_signals(work, control)
 
 
@@ -81,9 +79,7 @@ async def _execute(reference: str, command: Command, timeout: float | None) -> O
         if command.terminal is not None:
             held.enter_context(raw_terminal())
             held.enter_context(_window_changes(control))
-        work = run_in(
-            keeper, machine, command, caller(), streams, control, timeout, window()
-        )
+        work = run_in(keeper, machine, command, caller(), streams, control, timeout, window())
         return await _with_signals(work, control)
 
 

@@ -137,17 +137,19 @@ def image_rm(
 
 
 def accelerator(
-    again: Annotated[bool, typer.Option("--again", help="Forget the verdict and try anew.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Forget the verdict and try anew.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Tell whether machines use KVM on this host, and why (not)."""
+    import os
+
     from encamp.cli.bar import Bar
     from encamp.cli.machines import keeper, print_json
     from encamp.images.shipped import MINI
     from encamp.machines import accelerator as verdicts
     from encamp.machines.account import process_user
-
-    import os
 
     kept = keeper()
     if again:

@@ -51,7 +51,9 @@ def print_timings(phases: Sequence[PhaseTime]) -> None:
         start = round(phase.started / total * BAR_WIDTH)
         length = max(1, round(phase.seconds / total * BAR_WIDTH)) if phase.seconds > 1e-4 else 0
         bar = " " * min(start, BAR_WIDTH - 1) + "█" * length
-        made.add_row(MEANING[phase.phase], phase.how, f"{phase.seconds * 1000:.1f}", bar[:BAR_WIDTH])
+        made.add_row(
+            MEANING[phase.phase], phase.how, f"{phase.seconds * 1000:.1f}", bar[:BAR_WIDTH]
+        )
     made.add_section()
     made.add_row("in all", "", f"{total * 1000:.1f}", "")
     show(made, error=True)

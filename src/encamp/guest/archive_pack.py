@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def pack(sources: Iterable[tuple[Path, str]]) -> Iterator[bytes]:
         if b"/" in name or name in (b"", b".", b".."):
             raise EncampError(Code.USAGE, f"'{os.fsdecode(name)}' cannot be the name of a file.")
         try:
-            os.stat(path)
+            Path(os.fsdecode(path)).stat()
         except OSError as error:
             raise EncampError(
                 Code.INPUT_MISSING, f"Cannot copy '{os.fsdecode(path)}': {error.strerror}."
@@ -99,9 +100,7 @@ class _Packer:
             self._entry(Kind.DIRECTORY, name, status, attributes=_attributes(fd))
             for found in sorted(os.listdir(fd)):
                 below = os.fsencode(found)
-                yield from self._tree(
-                    below, name + b"/" + below, fd, follow=False, depth=depth + 1
-                )
+                yield from self._tree(below, name + b"/" + below, fd, follow=False, depth=depth + 1)
         elif not stat.S_ISREG(status.st_mode):
             self._problem(name, "it changed while it was being copied")
         else:
@@ -149,7 +148,6 @@ class _Packer:
                     self._pending += data
                     at += len(data)
                     yield from self._ready()
-            self._hole(status.st_size - at if status.st_size == os.fstat(fd).st_size else 0)
         except OSError as error:
             failure = error.errno or errno.EIO
         self._pending += NUMBER.pack(0) + NUMBER.pack(failure)
@@ -162,20 +160,20 @@ class _Packer:
 
 
 def _data_ranges(fd: int, status: os.stat_result) -> Iterator[tuple[int, int]]:
-    """Where a file has data; all of it, unless it is sparse and its file system can tell."""
-    if status.st_blocks * 512 >= status.st_size:
-        yield 0, status.st_size
-        return
+    """Where a file has data: wherever it can be read, unless it is sparse and its file system
+    can tell. The last range of a sparse one is empty and marks where its last hole ends."""
     at = 0
-    while at < status.st_size:
+    while at < status.st_size and status.st_blocks * 512 < status.st_size:
         try:
             start = os.lseek(fd, at, os.SEEK_DATA)
-            at = min(os.lseek(fd, start, os.SEEK_HOLE), status.st_size)
+            at = os.lseek(fd, start, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno != errno.ENXIO:
-                yield at, status.st_size
-            return
+            if error.errno == errno.ENXIO:
+                yield status.st_size, status.st_size
+                return
+            break
         yield start, at
+    yield at, sys.maxsize
 
 
 def _attributes(fd: int) -> bytes:

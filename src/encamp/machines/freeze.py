@@ -100,9 +100,7 @@ async def make_template(
         origin = boot_origin(image, hardware, environment.kernel_arguments, place.directory)
         origin.memory = memory
         progress.update(f"booting '{environment.name}' once, to clone it from then on")
-        engine = launch(
-            Blueprint("template", directory, hardware, image, user, tied=True), origin
-        )
+        engine = launch(Blueprint("template", directory, hardware, image, user, tied=True), origin)
         try:
             await answer_in_time(engine, environment, greet_template(engine))
             progress.update(f"freezing '{environment.name}'")

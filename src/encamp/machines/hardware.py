@@ -86,7 +86,10 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     words += ["-device", f"virtio-serial-pci,id=ports,max_ports={PORTS + 1}"]
     for number, descriptor in enumerate(backing.ports):
         words += ["-chardev", f"socket,id=port{number},fd={descriptor},server=on,wait=off"]
-        words += ["-device", f"virtserialport,bus=ports.0,chardev=port{number},name=encamp.{number}"]
+        words += [
+            "-device",
+            f"virtserialport,bus=ports.0,chardev=port{number},name=encamp.{number}",
+        ]
     words += _drive("root", f"file={_escape(str(backing.root))},format=raw,readonly=on")
     if backing.disk is not None:
         kind = "format=raw"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from qemu.qmp import ConnectError, ExecuteError, QMPClient, QMPError
 
@@ -27,7 +27,7 @@ class Monitor:
             return await self._client.execute(command, words or None)
         except ExecuteError as error:
             raise EncampError(
-                Code.MACHINE_LOST, f"QEMU refused '{command}': {error.error.desc}."
+                Code.MACHINE_LOST, f"QEMU refused '{command}': {error.error_class}: {error}."
             ) from error
         except QMPError as error:
             raise EncampError(
@@ -106,7 +106,6 @@ async def monitor(connection: socket.socket) -> AsyncIterator[Monitor]:
     try:
         yield Monitor(client)
     finally:
-        try:
+        # If it is gone already, that is what was wanted.
+        with suppress(QMPError, OSError, EOFError):
             await client.disconnect()
-        except (QMPError, OSError, EOFError):
-            pass  # It is gone, which is what was wanted.

@@ -114,10 +114,10 @@ class Process:
             self._reap()
             return
         loop = asyncio.get_running_loop()
-        gone = loop.create_future()
+        gone: asyncio.Future[None] = loop.create_future()
         # Somebody else may wait on the same descriptor: watch one of our own.
         watched = os.dup(self._fd)
-        loop.add_reader(watched, lambda: gone.done() or gone.set_result(None))
+        loop.add_reader(watched, _settle, gone)
         try:
             await gone
         finally:
@@ -149,6 +149,11 @@ class Process:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _settle(gone: asyncio.Future[None]) -> None:
+    if not gone.done():
+        gone.set_result(None)
 
 
 def lock_holder(path: Path) -> int | None:

@@ -249,13 +249,10 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
 
 async def wake(engine: Engine, origin: Origin) -> None:
     """Let a cloned or restored machine run. A booted one runs already."""
-    match origin:
-        case Boot():
-            return
-        case Clone(state=source):
-            mapped = True
-        case Restore(context=source):
-            mapped = False
+    if isinstance(origin, Boot):
+        return
+    mapped = isinstance(origin, Clone)
+    source = origin.state if isinstance(origin, Clone) else origin.context
     # The state must be read from its beginning by this process alone: an open file of its own.
     state = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:

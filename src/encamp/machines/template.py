@@ -86,8 +86,7 @@ class TemplateStore:
         directory = self.directory(template.key)
         try:
             return all(
-                file_digest(directory / name) == digest
-                for name, digest in template.digests.items()
+                file_digest(directory / name) == digest for name, digest in template.digests.items()
             )
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""The one error type. Libraries raise it; only the command line prints it and picks an exit code."""
+"""The one error type. Libraries raise it; only the command line prints it and exits with it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,16 @@ class Code(enum.Enum):
 
 
 class EncampError(Exception):
-    """What is wrong (a sentence), what to do about it (a hint), and whether trying again can help."""
+    """What is wrong, what to do about it, and whether trying again can help."""
 
     def __init__(
-        self, code: Code, sentence: str, hint: str = "", *, transient: bool = False, detail: str = ""
+        self,
+        code: Code,
+        sentence: str,
+        hint: str = "",
+        *,
+        transient: bool = False,
+        detail: str = "",
     ) -> None:
         super().__init__(sentence)
         self.code = code

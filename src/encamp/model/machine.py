@@ -167,7 +167,8 @@ class Machine(msgspec.Struct, frozen=True):
             options = ", ".join(COMMANDS[move] for move in possible(self.state))
             raise EncampError(
                 Code.WRONG_STATE,
-                f"Cannot {move.value} machine {self.name}: it is {self.state.value} ({self.reason})",
+                f"Cannot {move.value} machine {self.name}: it is {self.state.value}"
+                f" ({self.reason}).",
                 f"Possible now: {options}.",
             )
         return targets[self.state]

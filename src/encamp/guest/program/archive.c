@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "frames.h"
@@ -58,12 +59,20 @@ bool entry_name_valid(const char *name, size_t length)
 
 bool archive_knows(const char *name)
 {
-    return strcmp(name, "pack") == 0 || strcmp(name, "unpack") == 0;
+    return strcmp(name, "pack") == 0 || strcmp(name, "unpack") == 0 ||
+           strcmp(name, "is-directory") == 0;
 }
 
 static long fill_from_fd(struct source *source, void *to, size_t count)
 {
     return read(source->fd, to, count);
+}
+
+static int is_directory(const char *path)
+{
+    struct stat found;
+
+    return stat(path, &found) < 0 || !S_ISDIR(found.st_mode);
 }
 
 int archive_main(int argc, char **argv)
@@ -75,6 +84,8 @@ int archive_main(int argc, char **argv)
 
         return archive_unpack(argv[1], &source);
     }
-    fprintf(stderr, "usage: pack BASE PATTERN... | unpack DEST\n");
+    if (argc == 2 && strcmp(argv[0], "is-directory") == 0)
+        return is_directory(argv[1]);
+    fprintf(stderr, "usage: pack BASE PATTERN... | unpack DEST | is-directory PATH\n");
     return 64;
 }

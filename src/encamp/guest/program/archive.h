@@ -63,7 +63,7 @@ int archive_pack(const char *base, char **patterns);
 int archive_unpack(const char *destination, struct source *source);
 
 bool archive_knows(const char *name);
-/* `pack BASE PATTERN...` or `unpack DEST`; returns the exit code. */
+/* `pack BASE PATTERN...`, `unpack DEST` or `is-directory PATH`; returns the exit code. */
 int archive_main(int argc, char **argv);
 
 #endif
