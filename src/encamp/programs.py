@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ PACKAGES = {
     "apt-config": "apt",
     "newuidmap": "uidmap",
     "unshare": "util-linux",
+    "setpriv": "util-linux",
 }
 """Debian's package for each program Encamp calls."""
 
@@ -65,6 +67,7 @@ def run(
     reads: BinaryIO | None = None,
     hold: Sequence[int] = (),
     on_line: Callable[[str], None] | None = None,
+    silence: float | None = None,
     cleaning: bool = False,
 ) -> str:
     """Run a program to its end and return what it printed.
@@ -73,11 +76,12 @@ def run(
     `hold` are descriptors it keeps open, so that a lock lasts as long as anything it started.
     A failure becomes an `EncampError` that says what the program was for and quotes its last
     lines. The program and all it started end with this call, also when the call itself is
-    interrupted. `cleaning` programs are run even by a process that was told to stop.
+    interrupted. A program that prints nothing for `silence` seconds is taken to hang and ended.
+    `cleaning` programs are run even by a process that was told to stop.
     """
     if not cleaning:
         refuse_when_stopping()
-    argv = [str(find(str(command[0]))), *map(str, command[1:])]
+    argv = argument_list(command)
     last: deque[str] = deque(maxlen=LAST_LINES)
     everything: list[str] = []
     process = subprocess.Popen(
@@ -94,9 +98,16 @@ def run(
     )
     if not cleaning:
         RUNNING.add(process)
+    ended = threading.Event()
+    heard = [time.monotonic()]
+    if silence is not None:
+        threading.Thread(
+            target=end_when_silent, args=(process, silence, heard, ended), daemon=True
+        ).start()
     try:
         assert process.stdout is not None
         for line in process.stdout:
+            heard[0] = time.monotonic()
             everything.append(line)
             last.append(line.rstrip())
             if on_line is not None:
@@ -106,14 +117,33 @@ def run(
         end_group(process)
         raise
     finally:
+        ended.set()
         RUNNING.discard(process)
         if process.stdout is not None:
             process.stdout.close()
     if not cleaning:
         refuse_when_stopping()
     if status != 0:
-        raise failure(command, status, "\n".join(last), purpose, code)
+        said = "\n".join(last)
+        if silence is not None and time.monotonic() - heard[0] >= silence:
+            said += f"\n(nothing for {silence:.0f} seconds, then ended)"
+        raise failure(command, status, said, purpose, code)
     return "".join(everything)
+
+
+def argument_list(command: Sequence[str | Path]) -> list[str]:
+    """The full command line. The program is told to end should this process be killed."""
+    program = [str(find(str(command[0]))), *map(str, command[1:])]
+    return [str(find("setpriv")), "--pdeathsig", "TERM", "--", *program]
+
+
+def end_when_silent(
+    process: subprocess.Popen[str], silence: float, heard: list[float], ended: threading.Event
+) -> None:
+    while not ended.wait(min(1.0, silence / 4)):
+        if time.monotonic() - heard[0] >= silence:
+            end_group(process)
+            return
 
 
 @contextmanager
@@ -129,7 +159,7 @@ def stream(
     Leaving early ends the program, and is no failure.
     """
     refuse_when_stopping()
-    argv = [str(find(str(command[0]))), *map(str, command[1:])]
+    argv = argument_list(command)
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             argv,

@@ -275,7 +275,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Home]
 
 
 @root_only
-@pytest.mark.parametrize("small_disk", ["4m", "40m", "100m"], indirect=True)
+@pytest.mark.parametrize("small_disk", ["40m", "88m"], indirect=True)
 def test_a_disk_that_fills_up_is_named_and_left_clean(
     small_disk: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +298,28 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_fetched(
         build(small_disk, told)
     assert raised.value.code is Code.DISK_FULL
     assert told.what == []
+
+
+@root_only
+@pytest.mark.parametrize("small_disk", ["160m"], indirect=True)
+def test_a_disk_that_fills_up_under_debian_is_left_clean(
+    small_disk: Home, built: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock(small_disk, built)
+    monkeypatch.setitem(failures.NEEDED, "debian", 1)
+    with pytest.raises(EncampError) as raised:
+        ImageStore(small_disk, shared=None).ensure(DEBIAN12)
+    assert raised.value.code is Code.DISK_FULL
+    assert left_over(small_disk) == []
+    assert list(small_disk.images.iterdir()) == []
+
+
+def test_a_program_that_hangs_is_ended() -> None:
+    start = time.monotonic()
+    with pytest.raises(EncampError) as raised:
+        programs.run(["sleep", "60"], purpose="waiting", silence=0.4)
+    assert time.monotonic() - start < 5
+    assert "nothing for" in raised.value.detail
 
 
 def test_a_mirror_that_cannot_be_reached_is_an_error_with_a_hint(
@@ -323,7 +345,7 @@ def test_a_program_that_is_missing_is_named_with_its_package(
 ) -> None:
     bin_directory = tmp_path / "bin"
     bin_directory.mkdir()
-    for name in ("apt-get", "apt-cache", "apt-config", "dpkg-deb", "dpkg", "tar", "sh"):
+    for name in ("apt-get", "apt-cache", "apt-config", "dpkg-deb", "dpkg", "tar", "setpriv"):
         (bin_directory / name).symlink_to(programs.find(name))
     monkeypatch.setenv("PATH", str(bin_directory))
     monkeypatch.setattr(programs, "ADMINISTRATOR_PATHS", ())

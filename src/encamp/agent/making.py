@@ -30,6 +30,7 @@ from encamp.machines.hardware import SHARE_SLOTS, Disk, Hardware, share_slots_fo
 from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake
 from encamp.machines.room import check_room
 from encamp.machines.template import (
+    CONSOLE,
     DISK_BASE,
     DISK_OVERLAY,
     Template,
@@ -247,15 +248,20 @@ class Maker:
                     os.chown(directory.disk, *plan.user)
             arguments = plan.environment.kernel_arguments
             return boot_origin(plan.image, plan.hardware, arguments, directory.path)
+        assert machine.template is not None
+        made = self.templates.directory(machine.template)
+        own = [directory.console]
+        # What the guest printed when it booted is part of what this machine's guest printed.
+        shutil.copyfile(made / CONSOLE, directory.console)
         if plan.hardware.size.disk:
-            assert machine.template is not None
-            made = self.templates.directory(machine.template)
             # A link keeps the template's disk for this machine even when the template is gone.
             os.link(made / DISK_BASE, directory.run / Disk.BASE)
             shutil.copyfile(made / DISK_OVERLAY, directory.disk)
-            directory.disk.chmod(0o600)
+            own.append(directory.disk)
+        for path in own:
+            path.chmod(0o600)
             if plan.user is not None:
-                os.chown(directory.disk, *plan.user)
+                os.chown(path, *plan.user)
         return origin
 
     async def _speak(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
@@ -137,7 +138,7 @@ async def run_job(
             assert stream is not None
             control.attach(stream)
             ended = await _guarded(live, attend_in_time(stream, streams, job.timeout))
-            how.word = describe(ended)
+            how.word = describe(ended, job.command)
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
         copied = Copied()
         with phases.time(Phase.OUTPUT, "nothing") as how:
@@ -154,7 +155,7 @@ async def run_job(
     return Outcome(
         machine=live.machine.id,
         exit_code=ended.code,
-        reason=describe(ended),
+        reason=describe(ended, job.command),
         started=ended.kind is not Kind.NOT_STARTED,
         phases=phases.done(),
         missing=tuple(copied.missing),
@@ -180,19 +181,19 @@ async def run_in(
     return Outcome(
         machine=machine.id,
         exit_code=ended.code,
-        reason=describe(ended),
+        reason=describe(ended, command),
         started=ended.kind is not Kind.NOT_STARTED,
     )
 
 
-def describe(ended: Exit) -> str:
+def describe(ended: Exit, command: Command) -> str:
     match ended.kind:
         case Kind.EXITED:
             return f"exit code {ended.value}"
         case Kind.KILLED:
             return f"killed by signal {ended.value}"
         case Kind.NOT_STARTED:
-            return ended.text or "could not be started"
+            return f"'{command.arguments[0]}': {ended.text or os.strerror(ended.value)}"
 
 
 async def attend_in_time(stream: Stream, streams: Streams, timeout: float | None) -> Exit:

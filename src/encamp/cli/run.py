@@ -160,6 +160,10 @@ def execute(
     from encamp.cli.session import execute_here
 
     seconds = None if timeout is None else options.parse_duration(timeout)
+    if command[0] == "--":
+        command = command[1:]
+    if not command:
+        raise EncampError(Code.USAGE, "There is no command to run.", "See 'encamp exec --help'.")
     return execute_here(machine, command_of(command, variables, workdir, terminal), seconds)
 
 

@@ -39,7 +39,7 @@ def run_here(job: Job, *, timings: bool, as_json: bool) -> int:
 def report(outcome: Outcome) -> None:
     """What the caller should know beyond the exit code."""
     if not outcome.started:
-        print(f"encamp: The command was not run: {outcome.reason}", file=sys.stderr)
+        print(f"encamp: The command was not run in the machine: {outcome.reason}", file=sys.stderr)
     for pattern in outcome.missing:
         print(f"encamp: --out {pattern}: nothing in the machine matches.", file=sys.stderr)
     for problem in outcome.problems:

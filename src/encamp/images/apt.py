@@ -21,6 +21,9 @@ HOST_LISTS = Path("/var/lib/apt/lists")
 FRESH = 3600.0
 """Seconds for which a list of packages is taken as it is."""
 
+SILENCE = 120.0
+"""Seconds without a word after which apt is taken to hang."""
+
 INDEX = re.compile(r"'(?P<uri>[^' ]+?)/+dists/(?P<suite>[^' ]+)/main/binary-amd64/Packages")
 ROLE = re.compile(r"(?P<release>[a-z]+)(?P<role>-updates|-security|/updates|)")
 ARCHIVE_PATH = re.compile(r"debian|security", re.IGNORECASE)
@@ -162,6 +165,8 @@ Dir::Etc::preferencesparts "/dev/null";
             directory=directory or self.directory,
             hold=self.hold,
             on_line=progress.reader(purpose, downloaded) if progress else None,
+            # On a disk that fills up at the wrong moment it waits for ever.
+            silence=SILENCE,
         )
 
     def update(self, progress: Portion) -> None:

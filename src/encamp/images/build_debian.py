@@ -47,6 +47,10 @@ MERGED = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 """Makes /bin a link from the start. Otherwise a package that brings all of Perl does it."""
 
 
+SILENCE = 600.0
+"""Seconds without a word after which mmdebstrap is taken to hang."""
+
+
 def build_root(recipe: Recipe, work: Workplace, apt: Apt, progress: Portion) -> Path:
     """The root file system as a tar archive."""
     mode = "root" if os.geteuid() == 0 else "unshare"
@@ -75,6 +79,7 @@ def build_root(recipe: Recipe, work: Workplace, apt: Apt, progress: Portion) -> 
         },
         directory=temporary,
         hold=(work.lock,),
+        silence=SILENCE,
         on_line=progress.reader(what, Installing().read),
     )
     progress.update(what, 1.0)

@@ -46,6 +46,10 @@ def explained(home: Home, recipe: Recipe) -> Iterator[None]:
     except EncampError as error:
         if error.code is Code.DISK_FULL or FULL.search(error.detail):
             raise disk_full(fullest(home, recipe), recipe, error.detail) from error
+        full = fullest(home, recipe)
+        if error.code is Code.BUILD_FAILED and free(full) < NEEDED[recipe.kind]:
+            # There was enough when the build began; not every program says why it failed.
+            raise disk_full(full, recipe, error.detail) from error
         if error.code is Code.BUILD_FAILED and not error.hint:
             raise build_failed(error, recipe) from error
         raise

@@ -18,6 +18,7 @@ from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import Disk, Hardware
 from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
 from encamp.machines.template import (
+    CONSOLE,
     DISK_BASE,
     DISK_OVERLAY,
     MEMORY,
@@ -108,7 +109,8 @@ async def make_template(
         finally:
             await engine.process.kill()
             engine.process.close()
-        names = [MEMORY, STATE]
+        (made / CONSOLE).write_text(directory.console_tail())
+        names = [MEMORY, STATE, CONSOLE]
         if hardware.size.disk:
             disk.rename(made / DISK_BASE)
             _make_overlay(made)

@@ -51,6 +51,7 @@ class Template(msgspec.Struct, frozen=True):
 
 MEMORY = "memory"
 STATE = "state"
+CONSOLE = "console"
 DISK_BASE = "disk.base"
 DISK_OVERLAY = "disk.overlay"
 RECORD = "template.json"

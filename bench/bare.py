@@ -1,0 +1,135 @@
+"""The other side of the comparisons: a clone made by a script that does nothing else.
+
+It starts QEMU with the command line Encamp uses, on the same template, and speaks raw lines with
+QEMU and raw frames with the guest. No journal, no record, no launcher, no account, no checks, and
+no care for anything that goes wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bench.ground import Ground
+from encamp import programs
+from encamp.guest.channel import Exec, Hello
+from encamp.guest.frames import STDIN, Type, encode
+from encamp.machines.hardware import PORTS, Backing, command_line
+from encamp.machines.qemu import PROGRAM, port_name
+
+PATIENCE = 60.0
+"""Seconds for any one answer."""
+
+WAKE = (
+    b'{"execute":"qmp_capabilities"}'
+    b'{"execute":"migrate-set-capabilities","arguments":{"capabilities":'
+    b'[{"capability":"x-ignore-shared","state":true}]}}'
+    b'{"execute":"migrate-incoming","arguments":{"uri":"fd:%d"}}'
+)
+
+
+class BareMachine:
+    def __init__(self, ground: Ground) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="bare-", dir=ground.scratch))
+        (self.directory / "empty").mkdir()
+        with ExitStack() as held:
+
+            def inherit(path: Path, flags: int) -> int:
+                fd = os.open(path, flags | os.O_CLOEXEC)
+                held.callback(os.close, fd)
+                return fd
+
+            listeners = [
+                held.enter_context(self._listen(name))
+                for name in ("monitor", *map(port_name, range(PORTS)))
+            ]
+            root = inherit(ground.plan.image.root, os.O_RDONLY)
+            memory = inherit(ground.memory(), os.O_RDWR)
+            self._state = inherit(ground.state(), os.O_RDONLY)
+            numbers = [listener.fileno() for listener in listeners]
+            path = f"/proc/self/fd/{memory}"
+            backing = Backing(
+                name="bare",
+                root=f"/proc/self/fd/{root}",
+                memory=f"memory-backend-file,share=off,mem-path={path}",
+                monitor=numbers[0],
+                ports=numbers[1:],
+                shares=[("empty", True)] * ground.plan.hardware.share_slots,
+            )
+            words = command_line(programs.find(PROGRAM), ground.plan.hardware, backing)
+            self.process = subprocess.Popen(
+                [*words, "-incoming", "defer"],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(*numbers, root, memory, self._state),
+            )
+        self.port: socket.socket | None = None
+
+    def _listen(self, name: str) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self.directory / name))
+        listener.listen(1)
+        return listener
+
+    def connect(self, name: str) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(PATIENCE)
+        client.connect(str(self.directory / name))
+        return client
+
+    def wake(self) -> None:
+        """Load the state and wait until the machine runs."""
+        with self.connect("monitor") as monitor:
+            monitor.sendall(WAKE % self._state)
+            read_until(monitor, b'"RESUME"')
+
+    def greet(self) -> None:
+        """Say hello and wait for the guest's welcome."""
+        self.port = self.connect(port_name(0))
+        hello = _hello()
+        self.port.sendall(hello.encode())
+        read_until(self.port, hello.nonce)
+
+    def run(self, words: Sequence[str], expected: bytes) -> None:
+        """Run a command and wait until it has printed this."""
+        if self.port is None:
+            self.port = self.connect(port_name(0))
+            self.port.sendall(_hello().encode())
+        command = Exec(args=list(words), env={"PATH": "/usr/bin:/bin"}, cwd="/")
+        self.port.sendall(command.encode(1) + encode(Type.END, 1, channel=STDIN))
+        read_until(self.port, expected)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.port is not None:
+            self.port.close()
+        shutil.rmtree(self.directory)
+
+
+def _hello() -> Hello:
+    return Hello(machine=os.urandom(16), hostname="bare")
+
+
+def read_until(connection: socket.socket, expected: bytes) -> None:
+    received = b""
+    while expected not in received:
+        piece = connection.recv(65536)
+        if not piece:
+            raise ConnectionError(f"The other side hung up before it said {expected!r}.")
+        received += piece
+
+
+@contextmanager
+def bare_machine(ground: Ground) -> Iterator[BareMachine]:
+    machine = BareMachine(ground)
+    try:
+        yield machine
+    finally:
+        machine.end()

@@ -1,0 +1,296 @@
+"""A session with the real guest program: commands, their streams, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+import pytest
+
+from encamp.guest.channel import Channel, Exec, Hello, Kind, Network, User
+from encamp.guest.frames import STDOUT, Type, encode, header
+from encamp.model.errors import Code, EncampError
+from tests.guest.support import MACHINE, Guest, read_all, run
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+def command(*args: str, terminal: tuple[int, int] | None = None) -> Exec:
+    return Exec(args=list(args), env=PATH, uid=os.getuid(), gid=os.getgid(), terminal=terminal)
+
+
+async def test_guest_answers_the_hello(guest: Guest) -> None:
+    channel = await guest.open()
+    welcome = await channel.welcome()
+    assert (welcome.version, welcome.machine) == (1, MACHINE)
+    assert welcome.uptime_ns > 0
+
+
+async def test_outputs_are_separate_and_exact(guest: Guest) -> None:
+    channel = await guest.open()
+    out, err, ended = await run(
+        channel, "sh", "-c", r"printf 'out\0\377'; printf 'err\r\n' >&2; exit 3"
+    )
+    assert (out, err, ended.code) == (b"out\0\xff", b"err\r\n", 3)
+
+
+async def test_stdin_arrives_exactly_and_ends(guest: Guest) -> None:
+    channel = await guest.open()
+    data = os.urandom(3_000_000)
+    out, _, ended = await run(channel, "cat", stdin=data)
+    assert out == data
+    assert ended.code == 0
+
+
+async def test_a_buffer_can_be_used_again_at_once(guest: Guest) -> None:
+    channel = await guest.open()
+    stream = channel.execute(command("cat"))
+    reading = asyncio.ensure_future(read_all(stream.stdout))
+    buffer = bytearray(100_000)
+    for value in range(20):
+        buffer[:] = bytes([value]) * len(buffer)
+        await stream.write(buffer)
+    await stream.end()
+    assert await reading == b"".join(bytes([value]) * len(buffer) for value in range(20))
+
+
+async def test_environment_directory_and_arguments_are_as_given(guest: Guest) -> None:
+    channel = await guest.open()
+    env = {**PATH, "ONE": "1 = one", "TWO": "zwö"}
+    stream = channel.execute(
+        Exec(
+            args=["sh", "-c", 'pwd; echo "$#" "$2"; env | sort', "sh", "a b", ""],
+            env=env,
+            cwd="/usr",
+            uid=os.getuid(),
+            gid=os.getgid(),
+        )
+    )
+    lines = (await read_all(stream.stdout)).decode().splitlines()
+    assert lines[:2] == ["/usr", "2 "]
+    assert {"ONE=1 = one", "TWO=zwö"} <= set(lines)
+    assert not [line for line in lines if line.startswith("HOME=")]
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("no-such-program", 127), ("/no/such", 127), ("/etc/passwd", 126)]
+)
+async def test_what_cannot_be_started_says_so(guest: Guest, program: str, code: int) -> None:
+    channel = await guest.open()
+    _, _, ended = await run(channel, program)
+    assert ended.kind is Kind.NOT_STARTED
+    assert ended.code == code
+    assert "could not be run" in ended.text
+
+
+async def test_a_missing_working_directory_is_named_as_the_reason(guest: Guest) -> None:
+    channel = await guest.open()
+    stream = channel.execute(
+        Exec(args=["true"], env=PATH, cwd="/no/such", uid=os.getuid(), gid=os.getgid())
+    )
+    ended = await stream.wait()
+    assert ended.kind is Kind.NOT_STARTED
+    assert "working directory" in ended.text
+
+
+async def test_a_script_without_a_first_line_is_run_by_the_shell(guest: Guest, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    script = tmp_path / "script"
+    script.write_text("echo from $1\n")
+    script.chmod(0o755)
+    channel = await guest.open()
+    out, _, _ = await run(channel, str(script), "here")
+    assert out == b"from here\n"
+
+
+async def test_a_command_longer_than_a_frame_runs(guest: Guest) -> None:
+    channel = await guest.open()
+    words = [f"{number:0100d}" for number in range(5000)]
+    out, _, ended = await run(channel, "sh", "-c", 'echo "$# $5000"', "sh", *words)
+    assert ended.code == 0
+    assert out == f"5000 {words[-1]}\n".encode()
+
+
+async def test_signals_reach_the_whole_group(guest: Guest) -> None:
+    channel = await guest.open()
+    stream = channel.execute(command("sh", "-c", "sleep 60 & echo ready; wait"))
+    assert await stream.stdout.read() == b"ready\n"
+    stream.signal(signal.SIGTERM)
+    ended = await stream.wait()
+    assert (ended.kind, ended.value, ended.code) == (Kind.KILLED, signal.SIGTERM, 143)
+
+
+async def test_signals_start_out_as_a_program_expects_them(guest: Guest) -> None:
+    channel = await guest.open()
+    out, _, _ = await run(channel, "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+    assert {line.split()[1] for line in out.decode().splitlines()} == {"0000000000000000"}
+
+
+async def test_commands_inherit_no_descriptors(guest: Guest) -> None:
+    channel = await guest.open()
+    out, _, _ = await run(channel, "ls", "/proc/self/fd")
+    assert out.split() == [b"0", b"1", b"2", b"3"], "three, and the one that ls reads them with"
+
+
+async def test_exit_does_not_wait_for_what_the_command_left_behind(guest: Guest) -> None:
+    channel = await guest.open()
+    async with asyncio.timeout(5):
+        out, _, ended = await run(channel, "sh", "-c", "sleep 8 & echo $!; echo done")
+    left, done = out.decode().split()
+    os.kill(int(left), signal.SIGKILL)
+    assert (done, ended.code) == ("done", 0)
+
+
+async def test_all_output_comes_before_the_exit(guest: Guest) -> None:
+    channel = await guest.open()
+    for _ in range(20):
+        out, err, _ = await run(channel, "sh", "-c", "seq 20000; seq 20000 >&2")
+        assert out == err
+        assert out.endswith(b"\n20000\n")
+
+
+async def test_terminal_has_the_size_it_was_given_and_follows(guest: Guest) -> None:
+    channel = await guest.open()
+    script = "stty size; test -t 0 -a -t 1 -a -t 2 && echo all; read x; stty size"
+    stream = channel.execute(command("sh", "-c", script, terminal=(33, 99)))
+    out = b""
+    while b"all" not in out:
+        out += await stream.stdout.read()
+    stream.resize(50, 120)
+    await stream.write(b"go\n")
+    out += await read_all(stream.stdout)
+    assert out.split() == [b"33", b"99", b"all", b"go", b"50", b"120"]
+    assert (await stream.wait()).code == 0
+
+
+async def test_end_of_input_ends_a_reader_at_a_terminal(guest: Guest) -> None:
+    channel = await guest.open()
+    for last in (b"whole line\n", b"half a line"):
+        stream = channel.execute(command("cat", terminal=(24, 80)))
+        await stream.write(last)
+        await stream.end()
+        async with asyncio.timeout(5):
+            await read_all(stream.stdout)
+            assert (await stream.wait()).code == 0
+
+
+async def test_interrupt_typed_at_a_terminal_interrupts(guest: Guest) -> None:
+    channel = await guest.open()
+    stream = channel.execute(command("sh", "-c", "echo ready; sleep 60", terminal=(24, 80)))
+    await stream.stdout.read()
+    await stream.write(b"\x03")
+    stream.stdout.discard()
+    assert (await stream.wait()).value == signal.SIGINT
+
+
+async def test_requests_are_answered_in_order_without_waiting(guest: Guest) -> None:
+    channel = await guest.open()
+    user = channel.user(User(name="me", uid=1000, gid=1000, group="us", home="/home/me"))
+    network = channel.network(Network(address="10.0.2.15", prefix=24, gateway="10.0.2.2"))
+    out, _, _ = await run(channel, "echo", "hello")
+    await asyncio.gather(user, network, channel.ping())
+    assert out == b"hello\n"
+
+
+async def test_a_failed_request_keeps_later_commands_from_running(guest: Guest) -> None:
+    channel = await guest.open()
+    mount = channel.mount("work", "/work")
+    _, _, ended = await run(channel, "true")
+    assert ended.kind is Kind.NOT_STARTED
+    assert "outside a machine" in ended.text
+    with pytest.raises(EncampError, match="outside a machine") as caught:
+        await mount
+    assert caught.value.code is Code.CONFIGURATION
+    await (await guest.open(fresh=False)).welcome()
+
+
+async def test_malformed_requests_are_refused_by_the_guest(guest: Guest) -> None:
+    channel = await guest.open()
+    with pytest.raises(EncampError, match="absolute path"):
+        await channel.mount("work", "../etc")
+    with pytest.raises(EncampError, match="a user needs"):
+        await channel.user(User(name="a:b", uid=1, gid=1, group="g", home="/h"))
+    with pytest.raises(EncampError, match="a network needs"):
+        await channel.network(Network(address="nonsense", prefix=24))
+
+
+async def test_many_commands_at_once(guest: Guest) -> None:
+    channel = await guest.open()
+    results = await asyncio.gather(
+        *(run(channel, "sh", "-c", f"cat; exit {n}", stdin=b"%d" % n * 5000) for n in range(100))
+    )
+    for number, (out, _, ended) in enumerate(results):
+        assert (out, ended.code) == (b"%d" % number * 5000, number)
+
+
+async def test_too_many_commands_are_refused_one_by_one(guest: Guest) -> None:
+    channel = await guest.open()
+    streams = [channel.execute(command("cat")) for _ in range(140)]
+    refused = [await stream.wait() for stream in streams[128:]]
+    assert {ended.kind for ended in refused} == {Kind.NOT_STARTED}
+    assert "too many" in refused[0].text
+    for stream in streams[:128]:
+        await stream.end()
+    assert {(await stream.wait()).code for stream in streams[:128]} == {0}
+
+
+async def test_closing_ends_what_still_runs(guest: Guest) -> None:
+    channel = await guest.open()
+    stream = channel.execute(command("sh", "-c", "echo $$; exec sleep 60"))
+    process = int(await stream.stdout.read())
+    await channel.close()
+    with pytest.raises(EncampError) as caught:
+        await stream.wait()
+    assert caught.value.code is Code.MACHINE_LOST
+    guest.sock.shutdown(socket.SHUT_WR)
+    async with asyncio.timeout(5):
+        while os.path.exists(f"/proc/{process}"):  # noqa: PTH110 - read in a loop
+            await asyncio.sleep(0.02)
+
+
+async def test_a_lost_machine_fails_everything_that_waits() -> None:
+    ours, theirs = socket.socketpair()
+    hello = Hello(machine=MACHINE, hostname="test")
+    channel = await Channel.open(ours, hello, fresh=True)
+    stream = channel.execute(command("true"))
+    blocked = asyncio.ensure_future(stream.write(bytes(10_000_000)))
+    waiting = [
+        asyncio.ensure_future(waiter)
+        for waiter in (channel.welcome(), channel.ping(), stream.wait(), stream.stdout.read())
+    ]
+    await asyncio.sleep(0)
+    theirs.close()
+    for failed in await asyncio.gather(blocked, *waiting, return_exceptions=True):
+        assert isinstance(failed, EncampError)
+        assert failed.code is Code.MACHINE_LOST
+    with pytest.raises(EncampError):
+        channel.execute(command("true"))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(header(99, 0, 0, 0), id="an unknown frame"),
+        pytest.param(encode(Type.DONE, 77, b""), id="an answer without fields"),
+        pytest.param(
+            encode(Type.DATA, 1, bytes(65536), channel=STDOUT) * 5, id="beyond its credit"
+        ),
+        pytest.param(encode(Type.EXIT, 1, b"\1"), id="a damaged exit"),
+        pytest.param(encode(Type.CREDIT, 1, b"\xff" * 4), id="boundless credit"),
+    ],
+)
+async def test_a_guest_that_breaks_the_rules_is_cut_off(sent: bytes) -> None:
+    from tests.guest.test_frames import welcome  # noqa: PLC0415
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        hello = Hello(machine=MACHINE, hostname="test")
+        channel = await Channel.open(ours, hello, fresh=True)
+        stream = channel.execute(command("true"))
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(theirs, welcome(hello.nonce) + sent)
+        with pytest.raises(EncampError) as caught:
+            await stream.wait()
+        assert caught.value.code is Code.PROTOCOL
