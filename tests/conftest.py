@@ -1,0 +1,113 @@
+"""One home for all tests against real machines: its images and templates serve every run of the
+suite, and after each test nothing else may be left in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from encamp.home import Home
+from encamp.images.shipped import SHIPPED
+from encamp.images.store import ImageStore
+
+ROOT = Path(__file__).parent.parent
+ENCAMP = Path(sys.executable).with_name("encamp")
+
+Encamp = Callable[..., "subprocess.CompletedProcess[bytes]"]
+"""Runs `encamp` with these words: `encamp("run", "--", "true", input=b"", check=False)`."""
+
+
+@pytest.fixture(scope="session")
+def site_home() -> Home:
+    """The home of the suite's machines, where `mini` is ready to be cloned."""
+    chosen = os.environ.get("ENCAMP_TEST_HOME")
+    home = Home(Path(chosen) if chosen else ROOT / ".cache" / "test-home").prepare()
+    ImageStore(home, shared=None).ensure(SHIPPED["mini"])
+    # Makes the template, so that no test sees it being made unless it wants to.
+    environment = {**os.environ, "ENCAMP_HOME": str(home.root)}
+    subprocess.run([ENCAMP, "run", "--", "true"], env=environment, check=True, timeout=120)
+    return home
+
+
+@pytest.fixture(scope="session")
+def debian12(site_home: Home) -> str:
+    """The name of the environment `debian12`, with its image built."""
+    ImageStore(site_home, shared=None).ensure(SHIPPED["debian12"])
+    return "debian12"
+
+
+@pytest.fixture(scope="session")
+def encamp_environment(site_home: Home) -> dict[str, str]:
+    """The variables that make `encamp` work in the suite's home."""
+    return {"ENCAMP_HOME": str(site_home.root), "ENCAMP_DEBUG": "1"}
+
+
+@pytest.fixture
+def encamp(encamp_environment: dict[str, str], tmp_path: Path, nothing_left: None) -> Encamp:
+    """Runs the command line in a directory of the test's own."""
+
+    def run(
+        *words: str | Path,
+        input: bytes = b"",
+        check: bool = True,
+        timeout: float = 120,
+        variables: dict[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(
+            [ENCAMP, *words],
+            input=input,
+            capture_output=True,
+            timeout=timeout,
+            cwd=tmp_path,
+            env={**os.environ, **encamp_environment, **(variables or {})},
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stderr.decode()}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def nothing_left(site_home: Home) -> Iterator[None]:
+    """Fails the test after which a process, machine or half-done work is left in the home."""
+    yield
+    left = left_behind(site_home)
+    for pid in machine_processes(site_home):
+        os.kill(pid, 9)
+    assert left == [], f"left behind: {left}"
+
+
+def left_behind(home: Home) -> list[str]:
+    """Everything in a home that belongs to a machine or to half-done work."""
+    processes = [f"process {pid}" for pid in machine_processes(home)]
+    machines = [f"machine {path.name}" for path in home.machines.iterdir()]
+    kept = ("apt-", "kernels")
+    work = [path.name for path in home.cache.iterdir() if not path.name.startswith(kept)]
+    mounts = [
+        line.split()[4]
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        if line.split()[4].startswith(f"{home.root}/")
+    ]
+    return processes + machines + work + mounts
+
+
+def machine_processes(home: Home) -> list[int]:
+    """Processes that work in one of the home's directories: machines, dying ones excepted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            where = Path(os.readlink(entry / "cwd"))
+        except OSError:
+            continue
+        if where.is_relative_to(home.root) and where != home.root:
+            found.append(int(entry.name))
+    return found
