@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,24 +22,24 @@ def guest_program() -> Path:
 @pytest.fixture(scope="session")
 def fuzz_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("fuzz") / "fuzz"
-    command = ["make", "-C", SOURCES, "fuzz", f"FUZZ={program}"]
+    command = ["make", "-C", str(SOURCES), "fuzz", f"FUZZ={program}"]
     subprocess.run(command, check=True, capture_output=True)
     return program
 
 
 @pytest.fixture
-def guest(guest_program: Path) -> Iterator[Guest]:
+async def guest(guest_program: Path) -> AsyncIterator[Guest]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs:
-        process = subprocess.Popen(
-            [guest_program, "--socket", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        process = await asyncio.create_subprocess_exec(
+            guest_program, "--socket", str(theirs.fileno()), pass_fds=[theirs.fileno()]
         )
     running = Guest(process, ours)
     try:
         yield running
     finally:
-        for channel in running.channels:
-            asyncio.run(channel.close())
+        await running.hang_up()
         ours.close()
-        assert process.wait(timeout=10) == 0, "the guest program ends with its socket"
+        async with asyncio.timeout(10):
+            assert await process.wait() == 0, "the guest program ends with its socket"

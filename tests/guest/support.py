@@ -5,30 +5,49 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
+from asyncio.subprocess import Process
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from encamp.guest.channel import Channel, Exec, Exit, Hello, Output
+from encamp.guest.frames import U32, U64, Key, Type, encode, encode_fields
 
 SOURCES = Path(__file__).parents[2] / "src" / "encamp" / "guest" / "program"
 MACHINE = bytes(range(16))
+
+
+def welcome(nonce: bytes) -> bytes:
+    """What a guest answers."""
+    fields = [
+        (Key.VERSION, U32.pack(1)),
+        (Key.NONCE, nonce),
+        (Key.MACHINE, bytes(16)),
+        (Key.PROGRAM, b"1"),
+        (Key.UPTIME, U64.pack(5)),
+    ]
+    return encode(Type.WELCOME, 0, encode_fields(fields))
 
 
 @dataclass
 class Guest:
     """A running guest program and the host's end of its socket."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     sock: socket.socket
     channels: list[Channel] = field(default_factory=list)
 
     async def open(self, *, fresh: bool = True, nonce: bytes | None = None) -> Channel:
         """A session; several may follow each other, like hosts that come and go on a port."""
+        await self.hang_up()
         hello = Hello(machine=MACHINE, hostname="test", nonce=nonce or os.urandom(16))
         channel = await Channel.open(self.sock.dup(), hello, fresh=fresh)
         self.channels.append(channel)
         return channel
+
+    async def hang_up(self) -> None:
+        """What its host was sent and did not read stays in the socket, as it does in a port."""
+        while self.channels:
+            await self.channels.pop().close()
 
     def memory(self) -> int:
         """Resident bytes of the guest program."""

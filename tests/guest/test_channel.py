@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
 from encamp.guest.channel import Channel, Exec, Hello, Kind, Network, User
 from encamp.guest.frames import STDOUT, Type, encode, header
 from encamp.model.errors import Code, EncampError
-from tests.guest.support import MACHINE, Guest, read_all, run
+from tests.guest.support import MACHINE, Guest, read_all, run, welcome
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -95,7 +96,9 @@ async def test_a_missing_working_directory_is_named_as_the_reason(guest: Guest) 
     assert "working directory" in ended.text
 
 
-async def test_a_script_without_a_first_line_is_run_by_the_shell(guest: Guest, tmp_path) -> None:  # type: ignore[no-untyped-def]
+async def test_a_script_without_a_first_line_is_run_by_the_shell(
+    guest: Guest, tmp_path: Path
+) -> None:
     script = tmp_path / "script"
     script.write_text("echo from $1\n")
     script.chmod(0o755)
@@ -245,7 +248,7 @@ async def test_closing_ends_what_still_runs(guest: Guest) -> None:
     assert caught.value.code is Code.MACHINE_LOST
     guest.sock.shutdown(socket.SHUT_WR)
     async with asyncio.timeout(5):
-        while os.path.exists(f"/proc/{process}"):  # noqa: PTH110 - read in a loop
+        while Path(f"/proc/{process}").exists():
             await asyncio.sleep(0.02)
 
 
@@ -281,8 +284,6 @@ async def test_a_lost_machine_fails_everything_that_waits() -> None:
     ],
 )
 async def test_a_guest_that_breaks_the_rules_is_cut_off(sent: bytes) -> None:
-    from tests.guest.test_frames import welcome  # noqa: PLC0415
-
     ours, theirs = socket.socketpair()
     with theirs:
         hello = Hello(machine=MACHINE, hostname="test")

@@ -19,6 +19,7 @@ import pytest
 from encamp import programs
 from encamp.home import Home
 from encamp.images import failures
+from encamp.images.kernel import cached
 from encamp.images.recipe import EPOCH
 from encamp.images.shipped import DEBIAN12, MINI
 from encamp.images.store import ImageStore
@@ -135,10 +136,11 @@ def test_a_damaged_image_is_replaced_when_it_is_built_again(stocked: Home, built
     ImageStore(stocked, shared=None).check(again)
 
 
-def test_a_damaged_kernel_in_the_cache_is_fetched_again(stocked: Home, built: Home) -> None:
+def test_a_damaged_kernel_in_the_cache_is_not_used(stocked: Home) -> None:
     (vmlinuz,) = stocked.cache.glob("kernels/*/vmlinuz")
+    assert cached(vmlinuz.parent) is not None
     vmlinuz.write_bytes(b"damaged")
-    assert build(stocked).digest == build(built).digest
+    assert cached(vmlinuz.parent) is None
 
 
 # ── interrupted ──────────────────────────────────────────────────────────────────────────────────
@@ -189,8 +191,14 @@ def interrupted(home: Home, recipe: str, when: str, number: signal.Signals) -> i
         return process.wait(timeout=60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", ["fetching the list", "unpacking the kernel"])
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [
+        ("fetching the list", signal.SIGTERM),
+        ("package 'linux-image", signal.SIGINT),
+        ("unpacking the kernel", signal.SIGTERM),
+    ],
+)
 def test_an_interrupted_build_leaves_nothing(home: Home, when: str, number: signal.Signals) -> None:
     assert interrupted(home, "mini", when, number) != 0
     assert left_over(home) == []
@@ -200,7 +208,7 @@ def test_an_interrupted_build_leaves_nothing(home: Home, when: str, number: sign
 
 def test_a_killed_build_is_cleaned_up_by_the_next_command(stocked: Home) -> None:
     shutil.rmtree(stocked.cache / "kernels")
-    assert interrupted(stocked, "mini", "unpacking", signal.SIGKILL) == -signal.SIGKILL
+    assert interrupted(stocked, "mini", "package 'linux", signal.SIGKILL) == -signal.SIGKILL
     assert left_over(stocked) != []
     ended = time.monotonic() + 20
     while left_over(stocked) and time.monotonic() < ended:
@@ -236,12 +244,12 @@ def test_a_build_in_a_thread_can_be_stopped(stocked: Home, monkeypatch: pytest.M
     shutil.rmtree(stocked.cache / "kernels")
     monkeypatch.setattr(programs, "STOPPING", threading.Event())
     ended: list[BaseException] = []
-    unpacking = threading.Event()
+    fetching = threading.Event()
 
     class Watch:
         def update(self, what: str, fraction: float | None = None) -> None:
-            if "unpacking" in what:
-                unpacking.set()
+            if "linux-image" in what:
+                fetching.set()
 
     def work() -> None:
         try:
@@ -251,7 +259,7 @@ def test_a_build_in_a_thread_can_be_stopped(stocked: Home, monkeypatch: pytest.M
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert unpacking.wait(60)
+    assert fetching.wait(60)
     programs.stop_all()
     thread.join(timeout=10)
     assert not thread.is_alive()
@@ -275,10 +283,14 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Home]
 
 
 @root_only
-@pytest.mark.parametrize("small_disk", ["40m", "88m"], indirect=True)
+@pytest.mark.parametrize(
+    ("small_disk", "packages"), [("26m", False), ("44m", True)], indirect=["small_disk"]
+)
 def test_a_disk_that_fills_up_is_named_and_left_clean(
-    small_disk: Home, monkeypatch: pytest.MonkeyPatch
+    small_disk: Home, packages: bool, built: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if packages:
+        stock(small_disk, built)
     monkeypatch.setitem(failures.NEEDED, "mini", 1)
     with pytest.raises(EncampError) as raised:
         build(small_disk)

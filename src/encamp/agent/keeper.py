@@ -132,7 +132,6 @@ class Keeper:
                 await engine.process.kill()
                 raise
             directory.context.unlink()
-            engine.process.disown()
             engine.process.close()
             return moved
 

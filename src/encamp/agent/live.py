@@ -49,7 +49,6 @@ class Live:
         """From now on the machine is on its own."""
         await self.hang_up()
         self.client.release()
-        self.engine.process.disown()
         self.engine.process.close()
 
     async def destroy(self) -> None:

@@ -4,64 +4,86 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import select
 import threading
+from collections.abc import Callable
 
 CHUNK = 1 << 17
 
 
-class StandardStreams:
-    """Reads and writes in threads: the streams may be shared with other programs, which would
-    not expect them to be made non-blocking. Closing stops a reader that waits for input."""
+class Worker:
+    """A thread that does one blocking thing after another for the event loop.
 
-    def __init__(self, *, use_input: bool = True) -> None:
+    The streams may be shared with other programs, which would not expect them to be made
+    non-blocking. A worker that hangs (nobody reads our output) does not keep the process alive.
+    """
+
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._use_input = use_input
+        self._work: queue.SimpleQueue[tuple[Callable[[], bytes], asyncio.Future[bytes]]]
+        self._work = queue.SimpleQueue()
+        self._started = False
+
+    async def do(self, work: Callable[[], bytes]) -> bytes:
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, daemon=True).start()
+        done: asyncio.Future[bytes] = self._loop.create_future()
+        self._work.put((work, done))
+        return await done
+
+    def _run(self) -> None:
+        while True:
+            work, done = self._work.get()
+            try:
+                result, error = work(), None
+            except OSError as problem:
+                result, error = b"", problem
+            try:
+                self._loop.call_soon_threadsafe(_settle, done, result, error)
+            except RuntimeError:
+                return  # The loop has ended, and with it whoever wanted this.
+
+
+def _settle(done: asyncio.Future[bytes], result: bytes, error: OSError | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
+
+
+class StandardStreams:
+    def __init__(self) -> None:
+        self._input, self._output, self._error = Worker(), Worker(), Worker()
         self._stop_reading, self._stop = os.pipe()
-        self._wanted = threading.Semaphore(0)
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        self._reader: threading.Thread | None = None
-        self._closed = False
 
     async def read(self) -> bytes:
-        if not self._use_input:
-            return b""
-        if self._reader is None:
-            self._reader = threading.Thread(target=self._read_input, daemon=True)
-            self._reader.start()
-        self._wanted.release()
-        return await self._pieces.get()
+        return await self._input.do(self._read_piece)
 
-    def _read_input(self) -> None:
-        while True:
-            self._wanted.acquire()
-            try:
-                ready, _, _ = select.select([0, self._stop_reading], [], [])
-                piece = b"" if self._stop_reading in ready else os.read(0, CHUNK)
-            except OSError:
-                piece = b""  # Standard input is closed, or a terminal that went away.
-            if self._closed:
-                return
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
-            if not piece:
-                return
+    def _read_piece(self) -> bytes:
+        try:
+            # Waiting for both lets a reader be stopped that would take input from our successor.
+            ready, _, _ = select.select([0, self._stop_reading], [], [])
+            return os.read(0, CHUNK) if ready == [0] else b""
+        except (OSError, ValueError):
+            return b""  # Standard input is closed, or a terminal that went away.
 
     async def write(self, data: bytes) -> None:
-        await self._loop.run_in_executor(None, _write_all, 1, data)
+        await self._output.do(lambda: _write_all(1, data))
 
     async def write_error(self, data: bytes) -> None:
-        await self._loop.run_in_executor(None, _write_all, 2, data)
+        await self._error.do(lambda: _write_all(2, data))
 
     def close(self) -> None:
-        self._closed = True
+        """Take no more input. The other end stays open: a thread may still wait for it."""
         os.close(self._stop)
-        self._wanted.release()
-        if self._reader is not None:
-            self._reader.join()
-        os.close(self._stop_reading)
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def _write_all(fd: int, data: bytes) -> bytes:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+    return b""

@@ -91,6 +91,7 @@ async def make_template(
         memory = made / MEMORY
         with memory.open("xb") as file:
             file.truncate(hardware.size.memory)
+        memory.chmod(0o600)
         disk = directory.run / Disk.FILE
         if hardware.size.disk:
             make_disk(disk, hardware.size.disk)

@@ -52,8 +52,7 @@ class Launch:
         words = [str(LAUNCHER), "--directory", str(self.directory), "--lock", str(self.lock)]
         if self.file_limit:
             words += ["--file-limit", str(self.file_limit)]
-        if self.tied:
-            words.append("--die-with-parent")
+        words.append("--die-with-parent" if self.tied else "--detach")
         if self.user is not None:
             words += ["--user", f"{self.user[0]}:{self.user[1]}"]
         for share, name in self.shares:
@@ -70,7 +69,18 @@ class Launch:
             )
         finally:
             os.close(log)
-        return Process(child.pid, child)
+        if self.tied:
+            return Process(child.pid, child)
+        # The machine is nobody's child; whoever holds the lock is it.
+        child.wait()
+        process = Process.holding(self.lock)
+        if process is None:
+            raise EncampError(
+                Code.MACHINE_LOST,
+                "The machine's process ended at once.",
+                detail=self.log.read_text(errors="replace"),
+            )
+        return process
 
 
 class Process:
@@ -138,12 +148,6 @@ class Process:
     def _reap(self) -> None:
         if self._child is not None:
             self._child.wait()
-
-    def disown(self) -> None:
-        """Leave the process to live on its own: it is init's child from when we end."""
-        if self._child is not None:
-            self._child.returncode = 0
-            self._child = None
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -16,7 +16,7 @@ from encamp.machines.hardware import Hardware
 from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
 from encamp.model.image import Image
 
-FORMAT = 1
+FORMAT = 2
 """Raised when templates made by earlier versions of this code can no longer be used."""
 
 

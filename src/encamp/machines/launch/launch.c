@@ -7,6 +7,8 @@
  *                         no pid file to go stale, no moment in which a machine is unknown
  *   --file-limit BYTES    no file grows beyond this
  *   --die-with-parent     end when the process that started us does
+ *   --detach              be nobody's child: return once the lock is held, and go on in the
+ *                         background
  *   --user UID:GID        run as this user (needs root)
  *   --share SOURCE TARGET, --share-readonly SOURCE TARGET
  *                         show root's directory SOURCE as TARGET, root's files appearing as the
@@ -90,13 +92,33 @@ static void default_signals(void)
 		signal(number, SIG_DFL);
 }
 
+/* Go on in a child that is init's from when we return; tells us when it holds the lock. */
+static int detach(void)
+{
+	int ready[2];
+	char byte;
+	if (pipe2(ready, O_CLOEXEC) < 0)
+		fail("cannot make", "a pipe");
+	pid_t child = fork();
+	if (child < 0)
+		fail("cannot", "fork");
+	if (child == 0) {
+		close(ready[0]);
+		setsid();
+		return ready[1];
+	}
+	close(ready[1]);
+	_exit(read(ready[0], &byte, 1) == 1 ? 0 : 125);
+}
+
 int main(int argc, char **argv)
 {
 	struct share shares[SHARES_MAX];
 	int share_count = 0;
 	const char *directory = NULL, *lock = NULL, *rest;
 	unsigned long long file_limit = 0;
-	bool tied = false, other_user = false;
+	bool tied = false, detached = false, other_user = false;
+	int ready = -1;
 	uid_t uid = 0;
 	gid_t gid = 0;
 	pid_t parent = getppid();
@@ -107,6 +129,8 @@ int main(int argc, char **argv)
 		int left = argc - i - 1;
 		if (!strcmp(option, "--die-with-parent")) {
 			tied = true;
+		} else if (!strcmp(option, "--detach")) {
+			detached = true;
 		} else if (!strcmp(option, "--directory") && left) {
 			directory = argv[++i];
 		} else if (!strcmp(option, "--lock") && left) {
@@ -137,8 +161,12 @@ int main(int argc, char **argv)
 	umask(077);
 	default_signals();
 	no_core_files();
+	if (detached)
+		ready = detach();
 	if (lock)
 		hold_lock(lock);
+	if (ready >= 0 && write(ready, "", 1) != 1)
+		fail("cannot tell that it holds", "the lock");
 	if (directory && chdir(directory) < 0)
 		fail("cannot enter", directory);
 	if (file_limit)
