@@ -110,7 +110,7 @@ async def test_a_script_without_a_first_line_is_run_by_the_shell(
 async def test_a_command_longer_than_a_frame_runs(guest: Guest) -> None:
     channel = await guest.open()
     words = [f"{number:0100d}" for number in range(5000)]
-    out, _, ended = await run(channel, "sh", "-c", 'echo "$# $5000"', "sh", *words)
+    out, _, ended = await run(channel, "sh", "-c", 'echo "$# ${5000}"', "sh", *words)
     assert ended.code == 0
     assert out == f"5000 {words[-1]}\n".encode()
 

@@ -6,6 +6,7 @@ name of it. Without a target, things keep their name and land in the working dir
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,22 @@ def check_inputs(copies: Sequence[Copy]) -> None:
             )
 
 
+def check_outputs(copies: Sequence[Copy]) -> None:
+    """Refuse what could not be written before a machine works for it."""
+    for copy in copies:
+        directory, _ = place_outside(copy)
+        there = directory.absolute()
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            why = "you may not write there" if there.is_dir() else "it is not a directory"
+            raise EncampError(
+                Code.COPY_FAILED,
+                f"Cannot copy {copy.source} out to {directory}: {there}: {why}.",
+                "--out takes a path in the machine, then ':' and where to put it on this host.",
+            )
+
+
 async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: User) -> Copied:
     """Copy into the machine, as the user; a failure is an error: the job needs its input."""
     copied = Copied()
@@ -84,9 +101,8 @@ async def copy_out(channel: Channel, copies: Sequence[Copy], workdir: str, user:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             stream.abandon()
-            raise EncampError(
-                Code.COPY_FAILED, f"Cannot make {directory}: {error.strerror}."
-            ) from error
+            copied.problems.append(f"Not copied: {copy.source}: {directory}: {error.strerror}")
+            continue
         with Unpacker(directory, rename=rename) as unpacker:
             try:
                 async for piece in stream.stdout:

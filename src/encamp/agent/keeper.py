@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import msgspec
 
@@ -71,26 +71,31 @@ class Keeper:
         with self._moving(machine, Move.RESUME) as current, self._process_of(current) as engine:
             await engine.unless_ended(engine.resume())
             moved = self._moved(current, Move.RESUME, "resumed on request")
-            # A hello sets the guest's clock right.
-            async with session(current, engine):
-                return moved
+            try:
+                # A hello sets the guest's clock right.
+                async with session(current, engine):
+                    pass
+            except EncampError as error:
+                # With all channels taken, it is set by the next one that is opened.
+                if error.code is not Code.NO_ROOM:
+                    raise
+            return moved
 
     async def suspend(self, machine: Machine) -> Machine:
         """Put the machine into a context file and end its process."""
         with self._moving(machine, Move.SUSPEND) as current, self._process_of(current) as engine:
-            if current.state is State.PAUSED:
-                await engine.unless_ended(engine.resume())
-            if current.shares:
-                # QEMU cannot save a machine that has a share mounted.
-                async with session(current, engine) as channel:
-                    await channel.unmount()
             directory = self.journal.directory(current.id)
             try:
+                if current.shares:
+                    # QEMU cannot save a machine that has a share mounted.
+                    await engine.unless_ended(engine.resume())
+                    async with session(current, engine) as channel:
+                        await channel.unmount()
                 await engine.unless_ended(engine.pause())
                 await engine.unless_ended(engine.save(directory.context, memory_is_mapped=False))
             except EncampError:
                 directory.context.unlink(missing_ok=True)
-                await self._mount_again(current, engine)
+                await self._as_before(current, engine)
                 raise
             # The record is written while the process still stands: whoever is killed in between
             # leaves a machine that is suspended, and a process that recovery ends.
@@ -98,11 +103,19 @@ class Keeper:
             await engine.process.kill()
             return moved
 
-    async def _mount_again(self, machine: Machine, engine: Engine) -> None:
-        if machine.shares and engine.process.alive():
-            async with session(machine, engine) as channel:
-                for mounted in mount_shares(channel, machine):
-                    await mounted
+    async def _as_before(self, machine: Machine, engine: Engine) -> None:
+        """Suspending was refused: the machine gets its shares back, and stands still if it did."""
+        if not engine.process.alive():
+            return
+        # Whatever goes wrong here, the reason for the refusal is what is to be told.
+        with suppress(EncampError):
+            await engine.resume()
+            if machine.shares:
+                async with session(machine, engine) as channel:
+                    # Those that are still mounted are refused.
+                    await asyncio.gather(*mount_shares(channel, machine), return_exceptions=True)
+        if machine.state is State.PAUSED:
+            await engine.pause()
 
     async def restore(self, machine: Machine) -> Machine:
         """Wake a suspended machine up from its context file."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from encamp import programs
 from encamp.agent.journal import ClientLock, Journal
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
@@ -21,6 +22,7 @@ from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel
 from encamp.home import Home
+from encamp.images.recipe import Recipe
 from encamp.images.shipped import SHIPPED
 from encamp.images.store import ImageStore
 from encamp.machines import accelerator
@@ -49,7 +51,7 @@ First = Callable[[Channel, Machine], None]
 already waiting for the guest when it wakes up."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
-LEAST_MEMORY = 64 * MIB
+LEAST_MEMORY = 96 * MIB
 LEAST_DISK = 16 * MIB
 
 
@@ -102,7 +104,7 @@ class Maker:
             image = self.images.find(recipe.name, recipe.digest())
             if image is None:
                 how.word = "built"
-                image = await asyncio.to_thread(self.images.ensure, recipe, progress)
+                image = await self._build(recipe, progress)
             self.images.check(image)
         with phases.time(Phase.START, "cloned") as how:
             verdict = await accelerator.decide(self.home, image, user, progress)
@@ -119,10 +121,33 @@ class Maker:
         try:
             with phases.time(Phase.ACTIVATION, "guest answered"):
                 await self._activate(plan, live, booted=how.word == "booted")
+        except EncampError as error:
+            await live.destroy()
+            await self._suspect_template(live.machine.template, error)
+            raise
         except BaseException:
             await live.destroy()
             raise
         return live
+
+    async def _suspect_template(self, key: str | None, error: EncampError) -> None:
+        """A clone did not answer. Its first command may have begun, so it is not tried again; but
+        a template that turns out to be damaged must not spoil the next one."""
+        template = None if key is None else self.templates.find(key)
+        if template is None or error.code not in (Code.NO_ANSWER, Code.MACHINE_LOST):
+            return
+        if not await asyncio.to_thread(self.templates.whole, template):
+            self.templates.remove(template.key)
+            error.hint = "Its template was damaged and has been removed: try again."
+            error.transient = True
+
+    async def _build(self, recipe: Recipe, progress: Progress) -> Image:
+        try:
+            return await asyncio.to_thread(self.images.ensure, recipe, progress)
+        except asyncio.CancelledError:
+            # The thread would go on: what it runs must be ended for it.
+            programs.stop_all()
+            raise
 
     def _check_name(self, name: str | None) -> None:
         if name is None:
@@ -348,10 +373,20 @@ def check_shares(request: MachineRequest) -> int:
             raise EncampError(
                 Code.NOT_PERMITTED, f"Cannot share {share.source}: you may not read it."
             )
-        if not share.path.startswith("/"):
+        if not share.path.startswith("/") or not share.path.strip("/"):
             raise EncampError(
-                Code.USAGE, f"Cannot show {share.source} at '{share.path}': not an absolute path."
+                Code.USAGE,
+                f"Cannot show {share.source} at '{share.path}' in the machine.",
+                "Name an absolute path below '/', such as /data.",
             )
+    paths = [share.path for share in request.shares]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise EncampError(
+            Code.USAGE,
+            f"Two shares cannot both be shown at {twice}.",
+            "Give one of them another path: --share DIR:PATH.",
+        )
     slots = share_slots_for(len(request.shares))
     if slots is None:
         raise EncampError(

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from encamp.agent.copying import Copied, check_inputs, copy_in, copy_out
+from encamp.agent.copying import Copied, check_inputs, check_outputs, copy_in, copy_out
 from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
@@ -108,6 +108,7 @@ async def run_job(
 ) -> Outcome:
     """Run a job from request to outcome. If this is cancelled, the machine is destroyed."""
     check_inputs(job.inputs)
+    check_outputs(job.outputs)
     phases = Phases()
     stream: Stream | None = None
     owner = job.machine.owner

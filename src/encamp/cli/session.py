@@ -15,6 +15,7 @@ from encamp.cli.bar import Bar
 from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
 from encamp.home import default_home
+from encamp.model.errors import Code
 from encamp.model.job import Command, Job, Outcome
 
 T = TypeVar("T")
@@ -28,11 +29,13 @@ def run_here(job: Job, *, timings: bool, as_json: bool) -> int:
     if timings:
         from encamp.cli.tables import print_timings
 
-        print_timings(outcome.phases)
+        print_timings(outcome.phases, error=True)
     if as_json:
         import msgspec
 
         print(msgspec.json.encode(outcome).decode(), file=sys.stderr)
+    if outcome.problems and outcome.exit_code == 0:
+        return Code.COPY_FAILED.value
     return outcome.exit_code
 
 

@@ -60,7 +60,7 @@ def template_rm(
     from encamp.cli.machines import keeper
 
     store = keeper().maker.templates
-    known = [template.key for template, _ in store.ls()]
+    known = store.keys()
     chosen = known if everything else []
     for key in keys or ():
         matches = [other for other in known if other.startswith(key)]

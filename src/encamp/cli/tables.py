@@ -42,7 +42,7 @@ def show(made: Table, *, error: bool = False) -> None:
     console.print(made)
 
 
-def print_timings(phases: Sequence[PhaseTime]) -> None:
+def print_timings(phases: Sequence[PhaseTime], *, error: bool) -> None:
     """Where the time went, with a bar for when each phase was on."""
     total = max((phase.started + phase.seconds for phase in phases), default=0.0) or 1e-9
     made = table("phase", "how", "ms", "")
@@ -56,7 +56,7 @@ def print_timings(phases: Sequence[PhaseTime]) -> None:
         )
     made.add_section()
     made.add_row("in all", "", f"{total * 1000:.1f}", "")
-    show(made, error=True)
+    show(made, error=error)
 
 
 def print_machines(machines: Iterable[Machine]) -> None:
@@ -101,8 +101,7 @@ def print_machine(machine: Machine, more: dict[str, str]) -> None:
     show(made)
     if machine.phases:
         print()
-        sys.stdout.flush()
-        print_timings(machine.phases)
+        print_timings(machine.phases, error=False)
 
 
 def moment(seconds: float) -> str:

@@ -253,6 +253,8 @@ class Unpacker:
         name = _temporary_name()
         self._temporary = (directory, name)
         try:
+            if b"\0" in entry.link:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             if entry.kind is Kind.SYMLINK:
                 os.symlink(entry.link, name, dir_fd=directory)
             elif entry.kind is Kind.FIFO:

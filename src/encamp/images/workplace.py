@@ -10,16 +10,12 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from encamp import programs
 from encamp.home import Home
-from encamp.model.errors import EncampError
 
 LOCK = ".building"
 ELSEWHERE = "elsewhere"
@@ -40,6 +36,8 @@ class Workplace:
 
     def elsewhere(self) -> Path:
         """A second directory, which other users can enter even if the home is closed to them."""
+        import tempfile
+
         path = Path(tempfile.gettempdir()) / f"encamp-{self.directory.name}"
         # Noted before it is made: whoever cleans up after us finds it from here.
         (self.directory / ELSEWHERE).write_text(str(path))
@@ -118,6 +116,12 @@ def remove_tree(directory: Path) -> None:
     """Remove a directory, but nothing that is mounted in it, and also what other users own."""
     if not directory.exists() or mounted_below(directory):
         return
+    # Not needed where there is nothing to remove, as at the start of nearly every command.
+    import shutil
+
+    from encamp import programs
+    from encamp.model.errors import EncampError
+
     shutil.rmtree(directory, ignore_errors=True)
     if directory.exists() and os.geteuid() != 0:
         # Files of a root file system built without root belong to the user's subordinate ids.

@@ -16,6 +16,7 @@ from encamp.images.workplace import workplace
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import Disk, Hardware
+from encamp.machines.kernel import unpack_kernel
 from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
 from encamp.machines.template import (
     CONSOLE,
@@ -37,15 +38,26 @@ from encamp.progress import Progress
 
 GUEST_PROGRAM = Path(__file__).parent.parent / "guest" / "encamp-guest"
 
-NOBODY = bytes(16)
-"""The id of a machine that is only being made into a template."""
+NOBODY = b"\xff" * 16
+"""The id of a machine that is only being made into a template. Unlike the id a guest is born with:
+so the template's own greeting makes the guest do all it does when it gets a new identity."""
 
-WARM_UP = ("/bin/sh", "-c", ":")
-"""Run once before freezing, so that clones find the way to their first command trodden."""
+WARM_UP = """
+for file in /bin/busybox /bin/sh /bin/bash /bin/echo /bin/cat /bin/ls /bin/true /usr/bin/env \
+        /lib64/ld-linux-x86-64.so.2 /lib/x86_64-linux-gnu/libc.so.6 \
+        /lib/x86_64-linux-gnu/libtinfo.so.6 /etc/ld.so.cache; do
+    [ -f "$file" ] && cat "$file" >/dev/null
+done
+touch /etc/passwd /etc/group /etc/resolv.conf
+mkdir -p /home /root
+echo
+"""
+"""Run before freezing: what the first command of a clone needs is then in memory already, and the
+files that a new identity or user changes are in the writable layer."""
 
 
 def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], directory: Path) -> Boot:
-    """What a machine boots from; the file with its first programs is written to `directory`."""
+    """What a machine boots from; kernel and first programs are made ready in `directory`."""
     if not GUEST_PROGRAM.exists():
         raise EncampError(
             Code.PROGRAM_MISSING,
@@ -55,8 +67,9 @@ def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], direct
     initramfs = directory / "initramfs"
     initramfs.write_bytes(image.modules.read_bytes() + guest_initramfs(GUEST_PROGRAM))
     initramfs.chmod(0o444)
+    kernel = unpack_kernel(image.kernel, directory / "kernel")
     disk = ("encamp.disk=vdb",) if hardware.size.disk else ()
-    return Boot(initramfs=initramfs, arguments=(*disk, *extra))
+    return Boot(kernel=kernel, initramfs=initramfs, arguments=(*disk, *extra))
 
 
 def make_disk(path: Path, size: int) -> None:
@@ -141,11 +154,13 @@ async def greet_template(engine: Engine) -> None:
     channel = await Channel.open(connection, Hello(machine=NOBODY, hostname="template"), fresh=True)
     try:
         await channel.welcome()
-        warm_up = channel.execute(Exec(args=list(WARM_UP), cwd="/"))
-        warm_up.stdout.discard()
-        warm_up.stderr.discard()
-        await warm_up.end()
-        await warm_up.wait()
+        # The second time around, even the ways through the kernel have been trodden.
+        for _ in range(2):
+            warm_up = channel.execute(Exec(args=["/bin/sh", "-c", WARM_UP], cwd="/"))
+            warm_up.stdout.discard()
+            warm_up.stderr.discard()
+            await warm_up.end()
+            await warm_up.wait()
     finally:
         await channel.close()
 

@@ -69,6 +69,7 @@ class Blueprint:
 class Boot:
     """From nothing: the kernel, and a file with what it needs first."""
 
+    kernel: Path
     initramfs: Path
     arguments: tuple[str, ...]
     memory: Path | None = None
@@ -239,7 +240,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
         words = command_line(programs.find(PROGRAM), hardware, backing)
         match origin:
             case Boot():
-                words += ["-kernel", inherit(blueprint.image.kernel)]
+                words += ["-kernel", inherit(origin.kernel)]
                 words += ["-initrd", inherit(origin.initramfs)]
                 words += ["-append", " ".join((*KERNEL_ARGUMENTS, *origin.arguments))]
             case Clone() | Restore():

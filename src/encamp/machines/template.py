@@ -16,7 +16,7 @@ from encamp.machines.hardware import Hardware
 from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
 from encamp.model.image import Image
 
-FORMAT = 2
+FORMAT = 3
 """Raised when templates made by earlier versions of this code can no longer be used."""
 
 
@@ -92,11 +92,15 @@ class TemplateStore:
         except OSError:
             return False
 
+    def keys(self) -> list[str]:
+        """All there are, also those whose record cannot be read."""
+        return sorted(directory.name for directory in self.home.templates.iterdir())
+
     def ls(self) -> list[tuple[Template, bool]]:
         """All templates, each with whether it can be used."""
         found = []
-        for directory in sorted(self.home.templates.iterdir()):
-            template = self._read(directory.name)
+        for key in self.keys():
+            template = self._read(key)
             if template is not None:
                 found.append((template, self.find(template.key) is not None))
         return found

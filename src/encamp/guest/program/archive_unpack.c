@@ -314,6 +314,7 @@ static int unpack_entry(void)
         return 1;
     }
     bool acceptable = entry_name_valid(name, entry.name_length) &&
+                      memchr(link_text, 0, entry.link_length) == NULL &&
                       (entry.kind != KIND_HARDLINK ||
                        entry_name_valid(link_text, entry.link_length));
     if (!acceptable)

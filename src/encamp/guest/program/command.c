@@ -170,10 +170,17 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
     return true;
 }
 
+/* A child that was only just forked has no group of its own yet. */
+static void signal_group(pid_t pid, int number)
+{
+    if (kill(-pid, number) < 0 && errno == ESRCH)
+        kill(pid, number);
+}
+
 void stream_signal(struct stream *stream, uint32_t number)
 {
     if (!stream->dead && number > 0 && number < NSIG)
-        kill(-stream->pid, (int)number);
+        signal_group(stream->pid, (int)number);
 }
 
 void stream_resize(struct stream *stream, uint16_t rows, uint16_t columns)
@@ -220,7 +227,7 @@ void streams_end(struct session *session)
         }
         for (unsigned channel = 0; channel < CHANNELS; channel++)
             stream_close(stream, channel);
-        kill(-stream->pid, SIGHUP);
+        signal_group(stream->pid, SIGHUP);
         stream->kill_at = now_ms() + ENDING_GRACE_MS;
     }
 }
@@ -278,7 +285,7 @@ int streams_deadline(void)
         if (!stream->used || stream->kill_at == 0)
             continue;
         if (stream->kill_at <= now) {
-            kill(-stream->pid, SIGKILL);
+            signal_group(stream->pid, SIGKILL);
             stream->kill_at = 0;
         } else if (soonest < 0 || (int)(stream->kill_at - now) < soonest) {
             soonest = (int)(stream->kill_at - now);

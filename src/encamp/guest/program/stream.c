@@ -141,7 +141,9 @@ static bool pump_output(struct stream *stream, unsigned channel)
     }
     if (taken < 0 && errno == EINTR)
         return true;
-    if (taken < 0 && errno == EAGAIN) {
+    /* A terminal whose last user closed it is kept as long as the command lives: it would be hung
+       up otherwise, which kills a command that closes its files before it exits. */
+    if (taken < 0 && (errno == EAGAIN || (stream->terminal && !stream->dead))) {
         stream->ready[channel] = false;
         stream->drain[channel] = 0;
         return false;
