@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ WAKE = (
 
 class BareMachine:
     def __init__(self, ground: Ground) -> None:
+        self._began = time.perf_counter()
         self.directory = Path(tempfile.mkdtemp(prefix="bare-", dir=ground.scratch))
         (self.directory / "empty").mkdir()
         with ExitStack() as held:
@@ -71,38 +73,35 @@ class BareMachine:
             )
         self.port: socket.socket | None = None
 
+    def age(self) -> float:
+        """Milliseconds since it was asked for."""
+        return (time.perf_counter() - self._began) * 1000
+
     def _listen(self, name: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.directory / name))
         listener.listen(1)
         return listener
 
-    def connect(self, name: str) -> socket.socket:
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.settimeout(PATIENCE)
-        client.connect(str(self.directory / name))
-        return client
-
     def wake(self) -> None:
         """Load the state and wait until the machine runs."""
-        with self.connect("monitor") as monitor:
+        with connect(self.directory / "monitor") as monitor:
             monitor.sendall(WAKE % self._state)
             read_until(monitor, b'"RESUME"')
 
     def greet(self) -> None:
         """Say hello and wait for the guest's welcome."""
-        self.port = self.connect(port_name(0))
-        hello = _hello()
+        self.port = connect(self.directory / port_name(0))
+        hello = new_hello()
         self.port.sendall(hello.encode())
         read_until(self.port, hello.nonce)
 
     def run(self, words: Sequence[str], expected: bytes) -> None:
         """Run a command and wait until it has printed this."""
         if self.port is None:
-            self.port = self.connect(port_name(0))
-            self.port.sendall(_hello().encode())
-        command = Exec(args=list(words), env={"PATH": "/usr/bin:/bin"}, cwd="/")
-        self.port.sendall(command.encode(1) + encode(Type.END, 1, channel=STDIN))
+            self.port = connect(self.directory / port_name(0))
+            self.port.sendall(new_hello().encode())
+        self.port.sendall(command_frames(words))
         read_until(self.port, expected)
 
     def end(self) -> None:
@@ -113,8 +112,20 @@ class BareMachine:
         shutil.rmtree(self.directory)
 
 
-def _hello() -> Hello:
+def connect(path: Path) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(PATIENCE)
+    client.connect(str(path))
+    return client
+
+
+def new_hello() -> Hello:
     return Hello(machine=os.urandom(16), hostname="bare")
+
+
+def command_frames(words: Sequence[str]) -> bytes:
+    command = Exec(args=list(words), env={"PATH": "/usr/bin:/bin"}, cwd="/")
+    return command.encode(1) + encode(Type.END, 1, channel=STDIN)
 
 
 def read_until(connection: socket.socket, expected: bytes) -> None:

@@ -180,8 +180,11 @@ async def test_end_of_input_ends_a_reader_at_a_terminal(guest: Guest) -> None:
 
 async def test_interrupt_typed_at_a_terminal_interrupts(guest: Guest) -> None:
     channel = await guest.open()
-    stream = channel.execute(command("sh", "-c", "echo ready; sleep 60", terminal=(24, 80)))
-    await stream.stdout.read()
+    stream = channel.execute(command("cat", terminal=(24, 80)))
+    await stream.write(b"ready\n")
+    out = b""
+    while out.count(b"ready") < 2:  # once echoed by the terminal, once said by cat
+        out += await stream.stdout.read()
     await stream.write(b"\x03")
     stream.stdout.discard()
     assert (await stream.wait()).value == signal.SIGINT

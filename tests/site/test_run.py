@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,28 +12,139 @@ from tests.conftest import Encamp
 
 pytestmark = pytest.mark.site
 
+PHASES = ["check", "start", "activation", "input", "command", "output", "end"]
+
 
 def test_output_and_exit_code_are_the_commands_own(encamp: Encamp) -> None:
     done = encamp("run", "--", "sh", "-c", "echo out; echo err >&2; exit 7", check=False)
     assert (done.stdout, done.stderr, done.returncode) == (b"out\n", b"err\n", 7)
 
 
+def test_arguments_arrive_as_they_are(encamp: Encamp) -> None:
+    words = ["", " ", "a b", "-x", "--", "'\"$HOME`id`\\", "a\nb", "ü☃", "*", "x" * 100_000]
+    done = encamp("run", "--", "printf", "%s\\0", *words)
+    assert done.stdout.decode().split("\0")[:-1] == words
+
+
 def test_every_phase_is_timed(encamp: Encamp) -> None:
-    done = encamp("run", "--json", "--", "true")
+    done = encamp("run", "--json", "--", "false", check=False)
     outcome = json.loads(done.stderr.splitlines()[-1])
-    assert [phase["phase"] for phase in outcome["phases"]] == [
-        "check",
-        "start",
-        "activation",
-        "input",
-        "command",
-        "output",
-        "end",
-    ]
-    assert outcome["exit_code"] == 0
+    assert [phase["phase"] for phase in outcome["phases"]] == PHASES
+    hows = {phase["phase"]: phase["how"] for phase in outcome["phases"]}
+    assert hows["start"] == "cloned"
+    assert hows["command"] == "exit code 1"
+    assert hows["end"] == "destroyed"
+    assert (outcome["exit_code"], outcome["started"], done.returncode) == (1, True, 1)
+    starts = [phase["started"] for phase in outcome["phases"]]
+    assert starts == sorted(starts)
+    assert all(phase["seconds"] >= 0 for phase in outcome["phases"])
 
 
-def test_files_go_in_and_come_out(encamp: Encamp, tmp_path: Path) -> None:
-    (tmp_path / "word").write_text("hello")
-    encamp("run", "--in", "word", "--out", "answer", "--", "sh", "-c", "tr a-z A-Z <word >answer")
-    assert (tmp_path / "answer").read_text() == "HELLO"
+def test_timings_are_a_table_apart_from_the_output(encamp: Encamp) -> None:
+    done = encamp("run", "--timings", "--", "echo", "out")
+    assert done.stdout == b"out\n"
+    table = done.stderr.decode()
+    for word in ("image checked", "machine made", "cloned", "command run", "in all", "█"):
+        assert word in table
+
+
+def test_machine_can_be_booted_instead_of_cloned(encamp: Encamp) -> None:
+    done = encamp("run", "--boot", "--json", "--", "echo", "up")
+    assert done.stdout == b"up\n"
+    outcome = json.loads(done.stderr.splitlines()[-1])
+    assert outcome["phases"][1]["how"] == "booted"
+
+
+def test_size_asked_for_is_the_size_inside(encamp: Encamp) -> None:
+    script = "nproc; grep MemTotal /proc/meminfo; df -k / | tail -1; dmesg | grep Memory:"
+    done = encamp(
+        *("run", "--cpus", "2", "--memory", "96M", "--disk", "64M"), *("--", "sh", "-c", script)
+    )
+    cpus, total, disk, memory = done.stdout.decode().splitlines()
+    assert cpus == "2"
+    assert 32 * 1024 < int(total.split()[1]) <= 96 * 1024
+    assert 48 * 1024 < int(disk.split()[1]) <= 64 * 1024
+    # What the kernel found before it took its own share, less the BIOS's holes.
+    match = re.search(r"/(\d+)K available", memory)
+    assert match is not None
+    assert 95 * 1024 < int(match[1]) <= 96 * 1024
+
+
+def test_disk_is_the_machines_own_and_empty_each_time(encamp: Encamp) -> None:
+    size = ("--cpus", "2", "--memory", "96M", "--disk", "64M")
+    script = "ls /var/tmp; head -c 50000000 /dev/zero > /var/tmp/filling && stat -c %s /var/tmp/*"
+    for _ in range(2):
+        assert encamp("run", *size, "--", "sh", "-c", script).stdout == b"50000000\n"
+
+
+def test_variables_are_set_or_passed_on(encamp: Encamp) -> None:
+    words = ("--env-var", "GIVEN=a b=ü\n", "--env-var", "EMPTY=", "--env-var", "OWN")
+    script = 'printf "%s|" "$GIVEN" "${EMPTY-unset}" "$OWN" "${OTHER-unset}" "$ENCAMP_ENVIRONMENT"'
+    variables = {"OWN": "my own", "OTHER": "not passed on"}
+    done = encamp("run", *words, "--", "sh", "-c", script, variables=variables)
+    assert done.stdout.decode() == "a b=ü\n||my own|unset|mini|"
+
+
+def test_command_starts_in_the_working_directory_or_at_home(encamp: Encamp, tmp_path: Path) -> None:
+    assert encamp("run", "-w", "/tmp", "--", "pwd").stdout == b"/tmp\n"
+    at_home = encamp("run", "--", "sh", "-c", 'test "$PWD" = "$HOME" && cd && pwd')
+    assert at_home.stdout.decode().strip() == str(Path.home())
+    shared = encamp("run", "--share", tmp_path, "-w", tmp_path, "--", "pwd")
+    assert shared.stdout.decode().strip() == str(tmp_path)
+    missing = encamp("run", "-w", "/not/there", "--", "true", check=False)
+    assert missing.returncode == 127
+    assert b"the working directory could not be entered" in missing.stderr
+
+
+def test_machine_has_no_network_unless_it_is_asked_for(encamp: Encamp) -> None:
+    script = "ls /sys/class/net; ip -4 -o addr show scope global; ip route"
+    assert encamp("run", "--", "sh", "-c", script).stdout == b"lo\n"
+    done = encamp("run", "--network", "user", "--", "sh", "-c", script)
+    lines = done.stdout.decode().splitlines()
+    assert lines[:2] == ["eth0", "lo"]
+    assert "inet 10.0.2.15/24" in lines[2]
+    assert lines[3].startswith("default via 10.0.2.2 dev eth0")
+
+
+def test_machine_bears_the_name_it_was_given(encamp: Encamp) -> None:
+    assert encamp("run", "--name", "Work-1", "--", "hostname").stdout == b"Work-1\n"
+    for name in ("", "1st", "a_b", "a.b", "-a", "a" * 64, "ü"):
+        done = encamp("run", "--name", name, "--", "true", check=False)
+        assert done.returncode == 64, name
+        assert b"cannot be a machine's name" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("after", "state", "how"),
+    [
+        ("shutdown", "stopped", "shut down"),
+        ("pause", "paused", "paused"),
+        ("suspend", "suspended", "suspended"),
+        ("keep", "running", "kept"),
+    ],
+)
+def test_machine_ends_as_asked(encamp: Encamp, after: str, state: str, how: str) -> None:
+    script = "echo kept > /tmp/file; exit 3"
+    words = ("--after", after, "--name", "left", "--json")
+    done = encamp("run", *words, "--", "sh", "-c", script, check=False)
+    assert done.returncode == 3, done.stderr
+    outcome = json.loads(done.stderr.splitlines()[-1])
+    record = json.loads(encamp("show", "--json", "left").stdout)
+    assert (record["state"], record["tied"]) == (state, False)
+    assert record["id"] == outcome["machine"]
+    assert record["command"] == ["sh", "-c", script]
+    assert [phase["phase"] for phase in record["phases"]] == PHASES
+    assert record["phases"][-1]["how"] == how
+    if after == "pause":
+        encamp("resume", "left")
+    if after == "suspend":
+        encamp("restore", "left")
+    if after != "shutdown":
+        assert encamp("exec", "left", "--", "cat", "/tmp/file").stdout == b"kept\n"
+    encamp("rm", "--force", "left")
+
+
+def test_machine_that_dies_under_its_command_is_told_apart(encamp: Encamp) -> None:
+    done = encamp("run", "--", "sh", "-c", "echo b > /proc/sysrq-trigger; sleep 100", check=False)
+    assert done.returncode == 72
+    assert b"died while the job was in it" in done.stderr

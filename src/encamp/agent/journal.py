@@ -37,14 +37,23 @@ class Journal:
             directory.path.mkdir(mode=0o700)
             lock = ClientLock.take(directory.client)
             assert lock is not None, "nobody else knows the new machine's id"
-        self.write(machine)
+        try:
+            self.write(machine)
+        except BaseException:
+            directory.remove()
+            lock.release()
+            raise
         return lock
 
     def write(self, machine: Machine) -> None:
         record = self.directory(machine.id).record
-        new = record.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(machine))
-        new.rename(record)
+        # Two processes may write at once: whoever is later wins, whole.
+        new = record.with_suffix(f".{os.getpid()}")
+        try:
+            new.write_bytes(msgspec.json.encode(machine))
+            new.rename(record)
+        except FileNotFoundError as error:
+            raise gone(machine) from error
 
     def read(self, machine_id: str) -> Machine | None:
         try:
@@ -105,6 +114,12 @@ class Journal:
             os.close(fd)
 
 
+def gone(machine: Machine) -> EncampError:
+    return EncampError(
+        Code.UNKNOWN_MACHINE, f"Machine {machine.name} is gone: somebody has removed it."
+    )
+
+
 class ClientLock:
     """Held by the process that a machine being made, or a tied one, belongs to."""
 
@@ -113,8 +128,11 @@ class ClientLock:
 
     @classmethod
     def take(cls, path: Path) -> ClientLock | None:
-        """Take the lock; None if its process is still there."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the lock; None if its process is still there, or the machine is gone altogether."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,13 +13,13 @@ from encamp.agent.journal import Journal
 from encamp.agent.making import Maker
 from encamp.agent.phases import Phases
 from encamp.agent.recovery import recover
-from encamp.agent.session import Port, mount_shares, session
+from encamp.agent.session import mount_shares, session
 from encamp.guest.channel import Channel
 from encamp.home import Home
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
 from encamp.machines.hardware import Hardware, share_slots_for
-from encamp.machines.process import Process
+from encamp.machines.process import Process, shut_out
 from encamp.machines.qemu import Blueprint, Engine, Restore, launch, wake
 from encamp.machines.room import check_room
 from encamp.model.errors import Code, EncampError
@@ -64,27 +64,43 @@ class Keeper:
 
     async def pause(self, machine: Machine) -> Machine:
         with self._moving(machine, Move.PAUSE) as current, self._process_of(current) as engine:
-            await engine.unless_ended(engine.pause())
-            return self._moved(current, Move.PAUSE, "paused on request")
+            # Written first: one that is said to be paused and runs can be resumed, not so the
+            # other way round.
+            moved = self._moved(current, Move.PAUSE, "paused on request")
+            try:
+                await engine.unless_ended(engine.pause())
+            except BaseException:
+                self.journal.write(current)
+                raise
+            return moved
 
     async def resume(self, machine: Machine) -> Machine:
         with self._moving(machine, Move.RESUME) as current, self._process_of(current) as engine:
-            await engine.unless_ended(engine.resume())
-            moved = self._moved(current, Move.RESUME, "resumed on request")
-            try:
-                # A hello sets the guest's clock right.
-                async with session(current, engine):
-                    pass
-            except EncampError as error:
-                # With all channels taken, it is set by the next one that is opened.
-                if error.code is not Code.NO_ROOM:
-                    raise
-            return moved
+            return await self._go_on(current, engine, "resumed on request")
+
+    async def _go_on(self, machine: Machine, engine: Engine, reason: str) -> Machine:
+        """Let a machine that stands still run, with its shares and the right time."""
+        await engine.unless_ended(engine.resume())
+        moved = self._moved(machine, Move.RESUME, reason)
+        try:
+            # A hello sets the guest's clock right.
+            async with session(machine, engine) as channel:
+                await _mount_missing(channel, machine)
+        except EncampError as error:
+            # With all channels taken, it is set by the next one that is opened.
+            if error.code is not Code.NO_ROOM:
+                raise
+        return moved
 
     async def suspend(self, machine: Machine) -> Machine:
         """Put the machine into a context file and end its process."""
         with self._moving(machine, Move.SUSPEND) as current, self._process_of(current) as engine:
             directory = self.journal.directory(current.id)
+            # Written first: whoever is killed over this leaves a machine that can be resumed.
+            standing = msgspec.structs.replace(
+                current, state=State.PAUSED, reason="it was being suspended", changed=time.time()
+            )
+            self.journal.write(standing)
             try:
                 if current.shares:
                     # QEMU cannot save a machine that has a share mounted.
@@ -99,7 +115,7 @@ class Keeper:
                 raise
             # The record is written while the process still stands: whoever is killed in between
             # leaves a machine that is suspended, and a process that recovery ends.
-            moved = self._moved(current, Move.SUSPEND, "suspended on request")
+            moved = self._moved(standing, Move.SUSPEND, "suspended on request")
             await engine.process.kill()
             return moved
 
@@ -112,10 +128,10 @@ class Keeper:
             await engine.resume()
             if machine.shares:
                 async with session(machine, engine) as channel:
-                    # Those that are still mounted are refused.
-                    await asyncio.gather(*mount_shares(channel, machine), return_exceptions=True)
+                    await _mount_missing(channel, machine)
         if machine.state is State.PAUSED:
             await engine.pause()
+        self.journal.write(machine)
 
     async def restore(self, machine: Machine) -> Machine:
         """Wake a suspended machine up from its context file."""
@@ -127,7 +143,6 @@ class Keeper:
             slots = share_slots_for(len(current.shares))
             assert slots is not None, "it had that many shares when it was made"
             hardware = Hardware(verdict.accelerator, current.size, slots, current.network)
-            Port.forget(directory)
             blueprint = Blueprint(
                 current.id, directory, hardware, image, user, current.shares, tied=False
             )
@@ -136,17 +151,20 @@ class Keeper:
                 check_room(current.size, self.home.root)
                 engine = launch(blueprint, origin)
             try:
-                await engine.unless_ended(wake(engine, origin))
-                async with session(current, engine) as channel:
-                    for mounted in mount_shares(channel, current):
-                        await mounted
-                moved = self._moved(current, Move.RESTORE, "restored on request")
-            except BaseException:
-                await engine.process.kill()
-                raise
-            directory.context.unlink()
-            engine.process.close()
-            return moved
+                try:
+                    await engine.unless_ended(wake(engine, origin))
+                except BaseException:
+                    await engine.process.kill()
+                    raise
+                # From here on it may write to its disk, and its context is good for nothing.
+                standing = msgspec.structs.replace(
+                    current, state=State.PAUSED, reason="it was being restored", changed=time.time()
+                )
+                self.journal.write(standing)
+                directory.context.unlink()
+                return await self._go_on(standing, engine, "restored on request")
+            finally:
+                engine.process.close()
 
     async def stop(self, machine: Machine) -> Machine:
         """Let the guest shut itself down; its record stays."""
@@ -171,14 +189,14 @@ class Keeper:
     async def remove(self, machine: Machine, *, force: bool = False) -> None:
         with self._moving(machine, None if force else Move.REMOVE) as current:
             await self._kill_process(current)
-            self.journal.directory(current.id).remove()
+            self._clear(current)
 
     async def kill_all(self) -> list[Machine]:
         """End and remove every machine of this home, whatever it is doing."""
         removed = []
         for machine in self.journal.all():
             await self._kill_process(machine)
-            self.journal.directory(machine.id).remove()
+            self._clear(machine)
             removed.append(machine)
         return removed
 
@@ -237,7 +255,20 @@ class Keeper:
     def _ended(self, machine: Machine, move: Move, reason: str) -> Machine:
         """The machine is over: what only a living one needs goes, the record stays."""
         moved = self._moved(machine, move, reason)
-        directory = self.journal.directory(machine.id)
-        for path in (directory.context, directory.disk, directory.run / "disk.base"):
-            path.unlink(missing_ok=True)
+        self.journal.directory(machine.id).strip()
         return moved
+
+    def _clear(self, machine: Machine) -> None:
+        directory = self.journal.directory(machine.id)
+        with shut_out(directory.lock):
+            directory.remove()
+
+
+async def _mount_missing(channel: Channel, machine: Machine) -> None:
+    for mounted in mount_shares(channel, machine):
+        try:
+            await mounted
+        except EncampError as error:
+            # One that is mounted already is busy.
+            if error.code is not Code.WRONG_STATE:
+                raise

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from encamp import programs
-from encamp.agent.journal import ClientLock, Journal
+from encamp.agent.journal import ClientLock, Journal, gone
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
@@ -189,6 +189,8 @@ class Maker:
                     return None
                 progress.update("the template is damaged, making it again")
                 self.templates.remove(template.key)
+            except FileNotFoundError:
+                progress.update("the template was just removed, making it again")
         return None
 
     async def _boot(
@@ -245,22 +247,27 @@ class Maker:
                 plan.request.shares,
                 tied=die_with_us,
             )
-            with self.home.lock("room"):
-                check_room(plan.hardware.size, self.home.root)
-                engine = launch(blueprint, source)
             try:
+                with self.home.lock("room"):
+                    check_room(plan.hardware.size, self.home.root)
+                    engine = launch(blueprint, source)
                 await engine.unless_ended(wake(engine, source))
             except EncampError as error:
+                if error.code is not Code.MACHINE_LOST:
+                    raise
                 raise WouldNotWakeError(error) from error
             # Not before: a connection that QEMU accepts while it loads the machine's state makes
             # it raise an interrupt that is lost in the loading, and the guest never hears of us.
             return await self._speak(plan, machine, engine, client, first)
-        except BaseException:
+        except BaseException as error:
+            removed = isinstance(error, FileNotFoundError) and not directory.path.exists()
             if engine is not None:
                 await engine.process.kill()
                 engine.process.close()
             directory.remove()
             client.release()
+            if removed:
+                raise gone(machine) from error
             raise
 
     def _prepare(self, plan: Plan, machine: Machine, origin: Clone | None) -> Origin:
@@ -299,10 +306,17 @@ class Maker:
     ) -> Live:
         """Say all there is to say to the guest before it has answered anything."""
         port = Port.take(engine.directory)
-        channel = await Channel.open(port.connect(engine.directory), hello(machine), fresh=True)
-        settings = set_up(channel, plan.request.owner, machine)
-        if first is not None:
-            first(channel, machine)
+        channel: Channel | None = None
+        try:
+            channel = await Channel.open(port.connect(engine.directory), hello(machine), fresh=True)
+            settings = set_up(channel, plan.request.owner, machine)
+            if first is not None:
+                first(channel, machine)
+        except BaseException:
+            if channel is not None:
+                await channel.close()
+            port.release()
+            raise
         return Live(self.journal, machine, engine, channel, port, client, settings)
 
     async def _activate(self, plan: Plan, live: Live, *, booted: bool) -> None:

@@ -7,12 +7,13 @@ process, a process without an owner, a directory without a record.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from encamp.agent.journal import LOCK, ClientLock, Journal
 from encamp.home import Home
 from encamp.images.workplace import clear_cache
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.process import Process
+from encamp.machines.process import Process, shut_out
 from encamp.model.errors import EncampError
 from encamp.model.machine import ALIVE, Machine, Move, State
 
@@ -23,10 +24,12 @@ def recover(home: Home) -> None:
     journal = Journal(home)
     for machine_id in journal.ids():
         machine = journal.read(machine_id)
-        if machine is None or machine.tied or machine.state is State.STARTING:
-            _clear_if_left(home, journal, machine_id)
-        else:
-            _agree(journal, machine)
+        # One that somebody else is just moving, or that is out of our reach, is not our concern.
+        with suppress(EncampError):
+            if machine is None or machine.tied or machine.state is State.STARTING:
+                _clear_if_left(home, journal, machine_id)
+            else:
+                _agree(journal, machine)
 
 
 def _clear_if_left(home: Home, journal: Journal, machine_id: str) -> None:
@@ -45,41 +48,54 @@ def _clear_if_left(home: Home, journal: Journal, machine_id: str) -> None:
             return  # It came into its own while we looked.
         process = Process.holding(directory.lock)
         if process is not None:
+            if current is None and directory.record.exists():
+                process.close()
+                return  # Another version of Encamp wrote the record, and knows what to do with it.
             process.kill_now()
             process.close()
-        directory.remove()
+        elif current is None and directory.record.exists() and directory.context.exists():
+            return
+        with shut_out(directory.lock):
+            directory.remove()
     finally:
         client.release()
 
 
 def _agree(journal: Journal, machine: Machine) -> None:
-    """A machine is alive if and only if it has a process."""
+    """A machine is alive if and only if it has a process, and has the files that fit its state."""
     directory = journal.directory(machine.id)
     process = Process.holding(directory.lock)
-    if (process is not None) == (machine.state in ALIVE):
-        if process is not None:
-            process.close()
-        return
-    try:
+    if process is not None:
+        process.close()
+    if (process is not None) != (machine.state in ALIVE) or _surplus(machine, directory):
         with journal.moving(machine.id):
             _correct(journal, machine, directory)
-    except EncampError:
-        pass  # Somebody is just moving it: not our concern.
-    finally:
-        if process is not None:
-            process.close()
+
+
+def _surplus(machine: Machine, directory: MachineDirectory) -> bool:
+    """Is there something of a move that was not finished?"""
+    if machine.state in ALIVE:
+        return directory.context.exists()
+    return machine.state is not State.SUSPENDED and not directory.stripped()
 
 
 def _correct(journal: Journal, machine: Machine, directory: MachineDirectory) -> None:
     """Look again, now that nobody else moves the machine, and put right what is still wrong."""
     current = journal.read(machine.id)
+    if current is None:
+        return
     process = Process.holding(directory.lock)
-    if current is not None and process is None and current.state in ALIVE:
+    if process is None and current.state in ALIVE:
         said = (directory.log_tail() or directory.console_tail()).strip().splitlines()
         last = f": {said[-1]}" if said else ""
         reason = f"its process ended, or its guest shut down by itself{last}"
-        journal.write(current.moved(Move.FAIL, reason, time.time()))
-    elif current is not None and process is not None and current.state not in ALIVE:
+        current = current.moved(Move.FAIL, reason, time.time())
+        journal.write(current)
+    elif process is not None and current.state not in ALIVE:
         process.kill_now()
     if process is not None:
         process.close()
+    if current.state in ALIVE:
+        directory.context.unlink(missing_ok=True)
+    elif current.state is not State.SUSPENDED:
+        directory.strip()

@@ -32,32 +32,31 @@ class Port:
     def __init__(self, number: int, fd: int, fresh: bool) -> None:
         self.number = number
         self.fresh = fresh
-        """Nobody has spoken on it since the machine came to life."""
+        """Nobody has ever spoken on it: the guest waits for the beginning of a frame."""
         self._fd = fd
 
     @classmethod
     def take(cls, directory: MachineDirectory) -> Port:
         for number in range(PORTS):
             path = directory.path / f"{port_name(number)}.lock"
-            fresh = not path.exists()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fresh = os.fstat(fd).st_size == 0
+                if fresh:
+                    os.write(fd, b"used")
                 return cls(number, fd, fresh)
             except BlockingIOError:
                 os.close(fd)
+            except BaseException:
+                os.close(fd)
+                raise
         raise EncampError(
             Code.NO_ROOM,
             f"All {PORTS} channels of the machine are in use.",
             "Wait until a command in it has ended.",
             transient=True,
         )
-
-    @staticmethod
-    def forget(directory: MachineDirectory) -> None:
-        """The machine begins a new life: all its ports are fresh."""
-        for number in range(PORTS):
-            (directory.path / f"{port_name(number)}.lock").unlink(missing_ok=True)
 
     def connect(self, directory: MachineDirectory) -> socket.socket:
         return sockets.connect(directory.path, port_name(self.number))

@@ -35,8 +35,13 @@ def caller() -> User:
 
 
 def split(text: str, what: str) -> list[str]:
-    """Split at colons; `\\:` is a colon of a name."""
-    parts = [re.sub(r"\\([:\\])", r"\1", part) for part in re.split(r"(?<!\\):", text)]
+    """Split at colons; `\\:` is a colon of a name, and `\\\\` a backslash."""
+    parts = [""]
+    for letter in re.findall(r"\\[:\\]|.", text, re.DOTALL):
+        if letter == ":":
+            parts.append("")
+        else:
+            parts[-1] += letter[-1]
     if not parts[0]:
         raise EncampError(Code.USAGE, f"{what} '{text}' names nothing before the colon.")
     return parts

@@ -38,21 +38,18 @@ def process_user(owner: int) -> tuple[int, int] | None:
 
 
 def _make_account() -> pwd.struct_passwd:
-    programs.run(
-        [
-            "useradd",
-            "--system",
-            "--user-group",
-            "--no-create-home",
-            "--home-dir",
-            "/nonexistent",
-            "--shell",
-            "/usr/sbin/nologin",
-            "--comment",
-            "machines of root",
-            ACCOUNT,
-        ],
-        purpose=f"making the account '{ACCOUNT}', which root's machines run as",
-        code=Code.NOT_PERMITTED,
-    )
+    command = ["useradd", "--system", "--user-group", "--no-create-home"]
+    command += ["--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
+    command += ["--comment", "machines of root", ACCOUNT]
+    try:
+        programs.run(
+            command,
+            purpose=f"making the account '{ACCOUNT}', which root's machines run as",
+            code=Code.NOT_PERMITTED,
+        )
+    except EncampError as error:
+        try:
+            return pwd.getpwnam(ACCOUNT)  # Somebody else has made it in the meantime.
+        except KeyError:
+            raise error from None
     return pwd.getpwnam(ACCOUNT)

@@ -6,11 +6,15 @@ machine's process runs as, so a process gone bad cannot rewrite the machine's re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
 
 TAIL = 4096
+
+KEPT = frozenset({"machine.json", "qemu.log", "run", "client", "lock", "moving"})
+"""What stays of a machine that has ended, beside its console."""
 
 
 class MachineDirectory:
@@ -71,6 +75,28 @@ class MachineDirectory:
     def log_tail(self) -> str:
         return tail(self.log, TAIL)
 
+    def strip(self) -> None:
+        """Take away what only a living machine needs; its console, log and record stay."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.run.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path != self.console:
+                    path.unlink(missing_ok=True)
+            for name in self._spare():
+                (self.path / name).unlink(missing_ok=True)
+
+    def stripped(self) -> bool:
+        return not self._spare()
+
+    def _spare(self) -> list[str]:
+        # A record that is just being written has the record's name and an ending of its own.
+        return [
+            name
+            for name in os.listdir(self.path)
+            if name not in KEPT and not name.startswith(f"{self.record.stem}.")
+        ]
+
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -84,4 +110,8 @@ def tail(path: Path, size: int) -> str:
         return ""
     with open(fd, "rb") as file:
         file.seek(max(0, os.fstat(fd).st_size - size))
-        return file.read(size).decode(errors="replace").replace("\r", "")
+        text = file.read(size).decode(errors="replace").replace("\r", "")
+    # It ends on somebody's terminal: nothing in it may control one.
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )

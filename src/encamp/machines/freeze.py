@@ -129,10 +129,14 @@ async def make_template(
             disk.rename(made / DISK_BASE)
             _make_overlay(made)
             names += [DISK_BASE, DISK_OVERLAY]
-        # QEMU opens the memory for writing even to map it privately, so it stays its user's.
         for name in names:
             if name != MEMORY:
                 freeze_file(made / name)
+        if user is not None:
+            # QEMU opens the memory for writing even to map it privately. Its user may, but cannot
+            # hide that it wrote: only an owner can set back the time of the last change.
+            os.chown(memory, os.geteuid(), user[1])
+            memory.chmod(0o660)
         template = Template(
             key=key,
             environment=environment.name,

@@ -46,19 +46,18 @@ class Monitor:
     async def resume(self) -> None:
         await self._ask("cont")
 
-    async def load(self, file: int, *, memory_is_mapped: bool) -> None:
-        """Let a machine started with `-incoming defer` wake up from the state in an open file.
+    async def load(self, file: int, *, memory_is_mapped: bool) -> str:
+        """Let a machine started with `-incoming defer` take on the state in an open file.
 
-        Returns when it runs; if QEMU dies over it, never: watch the process too.
+        Returns its status then: a machine comes back as it was saved, running or not. If QEMU
+        dies over it, this never returns: watch the process too.
         `memory_is_mapped`: the state has no memory in it, that is mapped from the template."""
         await self.hand_over(file)
         await self._mapped(memory_is_mapped)
         await self._ask("migrate-incoming", uri="fd:state")
-        # A machine comes back as it was saved, running or not.
         while (status := await self.status()) == "inmigrate":
             await asyncio.sleep(POLL)
-        if status != "running":
-            await self.resume()
+        return status
 
     async def hand_over(self, file: int) -> None:
         """Give QEMU an open file to load its state from, or to save it to."""

@@ -8,6 +8,7 @@ an Encamp that did not start it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,7 +16,7 @@ import select
 import signal
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from encamp.model.errors import Code, EncampError
@@ -52,7 +53,7 @@ class Launch:
         words = [str(LAUNCHER), "--directory", str(self.directory), "--lock", str(self.lock)]
         if self.file_limit:
             words += ["--file-limit", str(self.file_limit)]
-        words.append("--die-with-parent" if self.tied else "--detach")
+        words += ["--die-with-parent", str(os.getpid())] if self.tied else ["--detach"]
         if self.user is not None:
             words += ["--user", f"{self.user[0]}:{self.user[1]}"]
         for share, name in self.shares:
@@ -70,7 +71,12 @@ class Launch:
         finally:
             os.close(log)
         if self.tied:
-            return Process(child.pid, child)
+            try:
+                return Process(child.pid, child)
+            except OSError:
+                child.kill()
+                child.wait()
+                raise
         # The machine is nobody's child; whoever holds the lock is it.
         child.wait()
         process = Process.holding(self.lock)
@@ -96,6 +102,12 @@ class Process:
     def holding(cls, lock: Path) -> Process | None:
         """The process that holds the lock, or None if there is none."""
         while (pid := lock_holder(lock)) is not None:
+            if pid <= 0:
+                raise EncampError(
+                    Code.NOT_PERMITTED,
+                    f"The machine of {lock.parent} lives in another container or on another host.",
+                    "Work with it from there; or give each its own directory with ENCAMP_HOME.",
+                )
             try:
                 process = cls(pid)
             except ProcessLookupError:
@@ -174,3 +186,19 @@ def lock_holder(path: Path) -> int | None:
     finally:
         os.close(fd)
     return None if kind == fcntl.F_UNLCK else pid
+
+
+@contextlib.contextmanager
+def shut_out(path: Path) -> Iterator[None]:
+    """Take a dead machine's lock: a launcher that is still on its way finds it taken and ends."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        yield  # Without the directory no launcher gets anywhere.
+        return
+    try:
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

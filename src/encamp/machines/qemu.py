@@ -165,9 +165,12 @@ class Engine:
                     writing = -1
                     await control.save(memory_is_mapped=memory_is_mapped)
                     await copying
-                except BaseException:
+                except BaseException as error:
                     target.unlink(missing_ok=True)
                     await control.resume()
+                    # QEMU saw only that its pipe broke; whoever wrote the file knows why.
+                    if isinstance(error, EncampError) and copying.done():
+                        await copying
                     raise
         except OSError as error:
             raise EncampError(
@@ -182,7 +185,7 @@ class Engine:
 
 
 def _copy_to_file(reading: int, target: Path) -> None:
-    with open(reading, "rb", buffering=0) as source, target.open("xb", buffering=0) as file:
+    with open(reading, "rb", buffering=0) as source, target.open("xb") as file:
         target.chmod(0o600)
         while piece := source.read(1 << 20):
             file.write(piece)
@@ -249,7 +252,8 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
 
 
 async def wake(engine: Engine, origin: Origin) -> None:
-    """Let a cloned or restored machine run. A booted one runs already."""
+    """Load the state of a machine that was not booted. A clone runs then; a restored machine
+    stands still as it was saved, until `resume`: there is no way back once it has run."""
     if isinstance(origin, Boot):
         return
     mapped = isinstance(origin, Clone)
@@ -258,7 +262,9 @@ async def wake(engine: Engine, origin: Origin) -> None:
     state = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         async with monitor(engine.connect_monitor()) as control:
-            await control.load(state, memory_is_mapped=mapped)
+            status = await control.load(state, memory_is_mapped=mapped)
+            if mapped and status != "running":
+                await control.resume()
     finally:
         os.close(state)
 

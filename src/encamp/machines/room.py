@@ -7,6 +7,7 @@ machines on the host count, whoever owns them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,7 @@ RESERVE = 256 * MIB
 
 OVERCOMMIT = "ENCAMP_MEMORY_OVERCOMMIT"
 
+NAME = re.compile(rb"encamp-[0-9a-z]+")
 PROGRAMS = frozenset({b"qemu-system-x86\n", b"encamp-launch\n"})
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -55,7 +57,7 @@ def standing() -> list[Standing]:
                     continue
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             name = words[words.index(b"-name") + 1]
-            if not name.startswith(b"encamp-"):
+            if not NAME.fullmatch(name):
                 continue
             memory = int(words[words.index(b"-m") + 1].removesuffix(b"K")) * 1024
             _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from encamp.model.errors import Code, EncampError
+
 
 @contextmanager
 def _short_path(directory: Path, name: str) -> Iterator[str]:
@@ -44,6 +46,14 @@ def connect(directory: Path, name: str) -> socket.socket:
         client.setblocking(False)
         with _short_path(directory, name) as path:
             client.connect(path)
+    except OSError as error:
+        client.close()
+        raise EncampError(
+            Code.MACHINE_LOST,
+            f"The machine cannot be reached: {error.strerror}.",
+            "It may have ended just now; 'encamp ps' tells.",
+            transient=True,
+        ) from error
     except BaseException:
         client.close()
         raise

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -126,6 +127,8 @@ static _Noreturn void serve(int given)
     sigaction(SIGPIPE, &ignore, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (given < 0) {
+        /* a machine that is overrun with processes must still be heard, and be switched off */
+        setpriority(PRIO_PROCESS, 0, -20);
         int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 
         if (adjust < 0 || write(adjust, "-1000", 5) < 0)

@@ -6,7 +6,7 @@
  *                         kernel about the lock learns whether the machine is alive, and its pid:
  *                         no pid file to go stale, no moment in which a machine is unknown
  *   --file-limit BYTES    no file grows beyond this
- *   --die-with-parent     end when the process that started us does
+ *   --die-with-parent PID end when the process that started us, PID, does
  *   --detach              be nobody's child: return once the lock is held, and go on in the
  *                         background
  *   --user UID:GID        run as this user (needs root)
@@ -117,18 +117,18 @@ int main(int argc, char **argv)
 	int share_count = 0;
 	const char *directory = NULL, *lock = NULL, *rest;
 	unsigned long long file_limit = 0;
-	bool tied = false, detached = false, other_user = false;
+	bool detached = false, other_user = false;
 	int ready = -1;
 	uid_t uid = 0;
 	gid_t gid = 0;
-	pid_t parent = getppid();
+	pid_t parent = 0;
 
 	int i = 1;
 	for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
 		const char *option = argv[i];
 		int left = argc - i - 1;
-		if (!strcmp(option, "--die-with-parent")) {
-			tied = true;
+		if (!strcmp(option, "--die-with-parent") && left) {
+			parent = number(argv[++i], '\0', NULL);
 		} else if (!strcmp(option, "--detach")) {
 			detached = true;
 		} else if (!strcmp(option, "--directory") && left) {
@@ -179,9 +179,10 @@ int main(int argc, char **argv)
 		become(uid, gid);
 	}
 	give_up_capabilities();
+	refuse_modes(other_user);
 
 	/* After the change of user, which would have undone it. */
-	if (tied) {
+	if (parent) {
 		if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 			fail("cannot follow", "its parent");
 		if (getppid() != parent)

@@ -25,4 +25,7 @@ void become(uid_t uid, gid_t gid);
 void become_inside(int user_namespace);
 void give_up_capabilities(void);
 
+/* From now on no file can be made setuid (or setgid); needs no_new_privs. */
+void refuse_modes(bool setgid_too);
+
 #endif

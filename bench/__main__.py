@@ -1,0 +1,44 @@
+"""`python -m bench [NAME...] [--write] [--quick]`: run benchmarks and report what they found."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+from bench.report import merge, section
+from bench.single import measure
+
+NAMES = ["latency", "rate", "crowd", "leaks", "streams"]
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}")
+    parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
+    parser.add_argument("--quick", action="store_true", help="few samples, only to see it work")
+    asked = parser.parse_args()
+    unknown = [name for name in asked.names if name not in NAMES]
+    if unknown:
+        parser.error(f"there is no benchmark '{unknown[0]}'; there are: {', '.join(NAMES)}")
+    sections = {}
+    for name in asked.names or NAMES:
+        # A process each, so that none inherits another's memory.
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            report, circumstances = pool.submit(measure, name, asked.quick).result()
+        module = import_module(f"bench.{name}")
+        sections[name] = section(name, module.TITLE, report, module.EXPLANATION, circumstances)
+        print(sections[name].rsplit(module.EXPLANATION.strip(), 1)[0], flush=True)
+    if asked.write:
+        written = DOCUMENT.read_text() if DOCUMENT.exists() else ""
+        DOCUMENT.write_text(merge(written, sections, NAMES))
+        print(f"Written to docs/{DOCUMENT.name}.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""One benchmark, run where nothing else has run before it."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from bench.ground import prepared
+from bench.report import Report, machine
+
+
+def measure(name: str, quick: bool) -> tuple[Report, str]:
+    """Run a benchmark; returns what it found and under which circumstances."""
+    load = os.getloadavg()[0]
+    with prepared() as ground:
+        report: Report = import_module(f"bench.{name}").measure(ground, quick=quick)
+        accelerator = ground.plan.hardware.accelerator
+    return report, f"{machine()}, {accelerator}; load average {load:.1f} when it began"
