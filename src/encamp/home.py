@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import os
 import pwd
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -53,8 +54,10 @@ class Home:
     def prepare(self) -> Home:
         """Make the directories that are missing; refuse a home that belongs to somebody else."""
         try:
+            if not self.root.is_dir():
+                self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._check_owner()
             for directory in (
-                self.root,
                 self.images,
                 self.templates,
                 self.machines,
@@ -62,21 +65,29 @@ class Home:
                 self.locks,
             ):
                 if not directory.is_dir():
-                    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+                    directory.mkdir(mode=0o711, exist_ok=True)
         except OSError as error:
             raise EncampError(
                 Code.NOT_PERMITTED,
                 f"Cannot make Encamp's directory {self.root}: {error.strerror}.",
                 "Set ENCAMP_HOME to a directory you may write to.",
             ) from error
-        owner = self.root.stat().st_uid
-        if owner != os.geteuid():
+        return self
+
+    def _check_owner(self) -> None:
+        found = self.root.stat()
+        if found.st_uid != os.geteuid():
             raise EncampError(
                 Code.NOT_PERMITTED,
-                f"Encamp's directory {self.root} belongs to {user_name(owner)}, not to you.",
+                f"Encamp's directory {self.root} belongs to {user_name(found.st_uid)}, not to you.",
                 "Set ENCAMP_HOME to a directory of your own, or unset it.",
             )
-        return self
+        if found.st_mode & stat.S_IWOTH:
+            raise EncampError(
+                Code.NOT_PERMITTED,
+                f"Encamp's directory {self.root} can be written to by everybody.",
+                f"Make it yours alone (chmod o-w {self.root}), or set ENCAMP_HOME to another.",
+            )
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Iterator[None]:

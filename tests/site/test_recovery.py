@@ -41,8 +41,9 @@ RUNNING = "encamp.agent.run:attend+before"
 COPYING_OUT = "encamp.agent.copying:Unpacker.feed+before"
 ENDING = "encamp.agent.run:_end+before"
 
-FILES = ("--in", "word", "--out", "answer")
-COMMAND = ("sh", "-c", "cat word >answer")
+FILES = ("--in", "word", "--out", "answer", "--out", "numbers")
+COMMAND = ("sh", "-c", "cat word >answer; seq 100000 >numbers")
+"""More than comes over at once, so that a machine can die in the middle of it."""
 
 
 @pytest.fixture

@@ -30,19 +30,27 @@ class Journal:
     def directory(self, machine_id: str) -> MachineDirectory:
         return MachineDirectory(self.home.machines / machine_id)
 
-    def add(self, machine: Machine) -> ClientLock:
-        """Write down a machine that is about to exist. It is ours until the lock is let go."""
+    def add(self, machine: Machine, *, named: bool) -> ClientLock:
+        """Write down a machine that is about to exist. It is ours until the lock is let go.
+
+        `named`: somebody chose its name, which must not be taken."""
         directory = self.directory(machine.id)
-        with self.home.lock(LOCK, shared=True):
+        with self.home.lock(LOCK, shared=not named):
+            if named and any(other.name == machine.name for other in self.all()):
+                raise EncampError(
+                    Code.USAGE,
+                    f"You have a machine named '{machine.name}' already.",
+                    "Choose another name, or remove that one with 'encamp rm'.",
+                )
             directory.path.mkdir(mode=0o700)
             lock = ClientLock.take(directory.client)
             assert lock is not None, "nobody else knows the new machine's id"
-        try:
-            self.write(machine)
-        except BaseException:
-            directory.remove()
-            lock.release()
-            raise
+            try:
+                self.write(machine)
+            except BaseException:
+                directory.remove()
+                lock.release()
+                raise
         return lock
 
     def write(self, machine: Machine) -> None:

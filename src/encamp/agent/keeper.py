@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -57,6 +58,7 @@ class Keeper:
     @asynccontextmanager
     async def speak(self, machine: Machine) -> AsyncIterator[tuple[Engine, Channel]]:
         """A session with the guest of a running machine."""
+        check_host(machine)
         machine.check(Move.EXECUTE)
         with self._process_of(machine) as engine:
             async with session(machine, engine) as channel:
@@ -92,8 +94,9 @@ class Keeper:
                 raise
         return moved
 
-    async def suspend(self, machine: Machine) -> Machine:
+    async def suspend(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Put the machine into a context file and end its process."""
+        self._refuse_under_job(machine, Move.SUSPEND, job_is_over)
         with self._moving(machine, Move.SUSPEND) as current, self._process_of(current) as engine:
             directory = self.journal.directory(current.id)
             # Written first: whoever is killed over this leaves a machine that can be resumed.
@@ -166,8 +169,9 @@ class Keeper:
             finally:
                 engine.process.close()
 
-    async def stop(self, machine: Machine) -> Machine:
+    async def stop(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Let the guest shut itself down; its record stays."""
+        self._refuse_under_job(machine, Move.STOP, job_is_over)
         with self._moving(machine, Move.STOP) as current, self._process_of(current) as engine:
             async with session(current, engine) as channel:
                 channel.poweroff()
@@ -195,6 +199,8 @@ class Keeper:
         """End and remove every machine of this home, whatever it is doing."""
         removed = []
         for machine in self.journal.all():
+            if machine.host != os.uname().nodename:
+                continue
             await self._kill_process(machine)
             self._clear(machine)
             removed.append(machine)
@@ -216,6 +222,14 @@ class Keeper:
             "The machine cannot be restored without it.",
         )
 
+    def _refuse_under_job(self, machine: Machine, move: Move, job_is_over: bool) -> None:
+        if machine.tied and not job_is_over:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"Cannot {move.value} machine {machine.name}: a job is running in it.",
+                f"Wait for the job, or end it with 'encamp kill {machine.name}'.",
+            )
+
     @contextmanager
     def _moving(self, machine: Machine, move: Move | None) -> Iterator[Machine]:
         """The machine as it is now, while nobody else moves it."""
@@ -223,6 +237,7 @@ class Keeper:
             current = self.journal.read(machine.id)
             if current is None:
                 raise EncampError(Code.UNKNOWN_MACHINE, f"Machine {machine.name} is gone.")
+            check_host(current)
             if move is not None:
                 current.check(move)
             yield current
@@ -262,6 +277,15 @@ class Keeper:
         directory = self.journal.directory(machine.id)
         with shut_out(directory.lock):
             directory.remove()
+
+
+def check_host(machine: Machine) -> None:
+    if machine.host != os.uname().nodename:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Machine {machine.name} is on host {machine.host}, not here.",
+            f"Log in to {machine.host} and repeat the command there.",
+        )
 
 
 async def _mount_missing(channel: Channel, machine: Machine) -> None:

@@ -97,7 +97,7 @@ class Maker:
         environment = find_environment(request.environment)
         user = process_user(request.owner.uid)
         size = wanted_size(request, environment)
-        self._check_name(request.name)
+        check_name(request.name)
         slots = check_shares(request)
         with phases.time(Phase.CHECK, "checked") as how:
             recipe = SHIPPED[environment.name]
@@ -148,23 +148,6 @@ class Maker:
             # The thread would go on: what it runs must be ended for it.
             programs.stop_all()
             raise
-
-    def _check_name(self, name: str | None) -> None:
-        if name is None:
-            return
-        if not NAME.fullmatch(name):
-            raise EncampError(
-                Code.USAGE,
-                f"'{name}' cannot be a machine's name.",
-                "Use letters, digits and '-', up to 63, beginning with a letter: it becomes the"
-                " host name.",
-            )
-        if any(machine.name == name for machine in self.journal.all()):
-            raise EncampError(
-                Code.USAGE,
-                f"You have a machine named '{name}' already.",
-                "Choose another name, or remove that one with 'encamp rm'.",
-            )
 
     async def _clone(
         self,
@@ -232,7 +215,7 @@ class Maker:
         first: First | None,
     ) -> Live:
         """From record to running processor: journal, launch, speak, wake."""
-        client = self.journal.add(machine)
+        client = self.journal.add(machine, named=plan.request.name is not None)
         directory = self.journal.directory(machine.id)
         engine: Engine | None = None
         try:
@@ -340,6 +323,7 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         id=machine_id,
         name=plan.request.name or f"{plan.environment.name}-{machine_id[:6]}",
         owner=plan.request.owner.uid,
+        host=os.uname().nodename,
         environment=plan.environment.name,
         image=plan.image.digest,
         size=plan.hardware.size,
@@ -371,6 +355,16 @@ def wanted_size(request: MachineRequest, environment: Environment) -> Size:
         raise EncampError(Code.USAGE, f"A disk has at least {LEAST_DISK // MIB} MiB.")
     # QEMU wants whole pages; a whole MiB also keeps the number of templates down.
     return Size(size.cpus, size.memory // MIB * MIB, size.disk // MIB * MIB)
+
+
+def check_name(name: str | None) -> None:
+    if name is not None and not NAME.fullmatch(name):
+        raise EncampError(
+            Code.USAGE,
+            f"'{name}' cannot be a machine's name.",
+            "Use letters, digits and '-', up to 63, beginning with a letter: it becomes the host"
+            " name.",
+        )
 
 
 def check_shares(request: MachineRequest) -> int:

@@ -6,6 +6,7 @@ process, a process without an owner, a directory without a record.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 
@@ -24,6 +25,8 @@ def recover(home: Home) -> None:
     journal = Journal(home)
     for machine_id in journal.ids():
         machine = journal.read(machine_id)
+        if machine is not None and machine.host != os.uname().nodename:
+            continue  # The home is on a shared file system; that host looks after its own.
         # One that somebody else is just moving, or that is out of our reach, is not our concern.
         with suppress(EncampError):
             if machine is None or machine.tied or machine.state is State.STARTING:

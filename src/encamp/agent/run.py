@@ -241,10 +241,10 @@ async def _end(keeper: Keeper, live: Live, after: After) -> None:
     await live.hang_up()
     moved = live.machine
     if after is After.SHUTDOWN:
-        moved = await keeper.stop(moved)
+        moved = await keeper.stop(moved, job_is_over=True)
     elif after is After.PAUSE:
         moved = await keeper.pause(moved)
     elif after is After.SUSPEND:
-        moved = await keeper.suspend(moved)
+        moved = await keeper.suspend(moved, job_is_over=True)
     live.record(msgspec.structs.replace(moved, tied=False))
     await live.let_go()

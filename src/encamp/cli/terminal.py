@@ -34,7 +34,8 @@ def raw_terminal() -> Iterator[None]:
         before = termios.tcgetattr(0)
     except termios.error as error:
         raise EncampError(Code.USAGE, f"The terminal cannot be used: {error}.") from error
-    tty.setraw(0)
+    # Keys typed before the command has its terminal are meant for it.
+    tty.setraw(0, termios.TCSADRAIN)
     try:
         yield
     finally:

@@ -19,13 +19,12 @@ from encamp.images.workplace import workplace
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.freeze import boot_origin, greet_template
 from encamp.machines.hardware import SHARE_SLOTS, Hardware
-from encamp.machines.qemu import PROGRAM, Blueprint, launch
+from encamp.machines.qemu import KVM, PROGRAM, Blueprint, launch
 from encamp.model.environment import MIB, Size
 from encamp.model.errors import EncampError
 from encamp.model.image import Image
 from encamp.progress import Progress
 
-DEVICE = Path("/dev/kvm")
 PATIENCE = 10.0
 """Seconds a guest has to answer under KVM, where it needs about one."""
 
@@ -45,7 +44,7 @@ def _file(home: Home) -> Path:
 def _evidence(user: tuple[int, int] | None) -> str:
     program = programs.find(PROGRAM).resolve().stat()
     try:
-        device = DEVICE.stat()
+        device = KVM.stat()
         access = f"{device.st_mode:o} {device.st_uid}:{device.st_gid}"
     except OSError:
         access = "none"
@@ -79,8 +78,8 @@ async def decide(
 async def _try(
     home: Home, image: Image, user: tuple[int, int] | None, progress: Progress
 ) -> Verdict:
-    accelerator, reason = "tcg", f"this host has no {DEVICE}"
-    if DEVICE.exists():
+    accelerator, reason = "tcg", f"this host has no {KVM}"
+    if KVM.exists():
         progress.update("finding out whether hardware virtualization works here (once)")
         failure = await _boots(home, image, user)
         if failure is None:

@@ -14,16 +14,11 @@ ACCOUNT = "encamp"
 
 def process_user(owner: int) -> tuple[int, int] | None:
     """The user and group a machine of this owner runs as; None if that is who we are."""
-    if os.geteuid() != 0:
-        if owner != os.geteuid():
-            raise EncampError(Code.NOT_PERMITTED, "Only root can start machines for others.")
-        return None
+    if owner != os.geteuid():
+        # Also if root wants to: shares and templates would have to be the owner's, not root's.
+        raise EncampError(Code.NOT_PERMITTED, "A machine is made by its owner.")
     if owner != 0:
-        try:
-            entry = pwd.getpwuid(owner)
-        except KeyError:
-            return owner, owner
-        return owner, entry.pw_gid
+        return None
     try:
         entry = pwd.getpwnam(ACCOUNT)
     except KeyError:

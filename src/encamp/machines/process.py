@@ -38,6 +38,8 @@ class Launch:
         self.file_limit = 0
         self.tied = False
         self.user: tuple[int, int] | None = None
+        self.group = 0
+        """One more group for that user, if it needs one."""
         self.shares: list[tuple[Share, str]] = []
         """Root's shares, each with the name it gets in the process's directory."""
         self.descriptors: list[int] = []
@@ -56,6 +58,8 @@ class Launch:
         words += ["--die-with-parent", str(os.getpid())] if self.tied else ["--detach"]
         if self.user is not None:
             words += ["--user", f"{self.user[0]}:{self.user[1]}"]
+            if self.group:
+                words += ["--group", str(self.group)]
         for share, name in self.shares:
             words += ["--share-readonly" if share.readonly else "--share", share.source, name]
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from encamp.model.machine import Share
 
 PROGRAM = "qemu-system-x86_64"
 MONITOR = "monitor"
+KVM = Path("/dev/kvm")
 
 FILE_LIMIT = 32 * MIB
 """What a machine may write to its console and log. With a disk, the disk's size comes on top; with
@@ -209,6 +211,8 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
     plan = Launch(directory=directory.run, lock=directory.lock, log=directory.log)
     plan.tied = blueprint.tied
     plan.user = blueprint.user
+    if hardware.accelerator == "kvm":
+        plan.group = kvm_group()
     plan.file_limit = _file_limit(blueprint)
     with ExitStack() as held:
 
@@ -281,6 +285,15 @@ def _shares(blueprint: Blueprint, plan: Launch) -> list[tuple[str, bool]]:
             slots.append((name, share.readonly))
     unused = blueprint.hardware.share_slots - len(slots)
     return slots + [("empty", True)] * unused
+
+
+def kvm_group() -> int:
+    """The group that may use KVM, as distributions arrange it; 0 if there is none."""
+    try:
+        found = KVM.stat()
+    except OSError:
+        return 0
+    return found.st_gid if found.st_mode & stat.S_IRGRP and found.st_mode & stat.S_IWGRP else 0
 
 
 def _file_limit(blueprint: Blueprint) -> int:

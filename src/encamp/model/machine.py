@@ -135,6 +135,7 @@ class Machine(msgspec.Struct, frozen=True):
     id: str
     name: str
     owner: int
+    host: str
     environment: str
     image: str
     size: Size

@@ -213,7 +213,6 @@ static void plain_surroundings(void)
     if (!in_machine)
         return;
     setrlimit(RLIMIT_NOFILE, &files);
-    setpriority(PRIO_PROCESS, 0, 0);
     int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (adjust >= 0) {
         ssize_t written = write(adjust, "0", 1);

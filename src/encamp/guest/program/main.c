@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "archive.h"
@@ -117,6 +119,18 @@ static void fill_standard(void)
         close(fd);
 }
 
+/* A machine that is overrun with processes must still be heard, and be switched off. As a batch
+   process it takes the processor at the next tick and not at every write of a command: else
+   output would come in as many pieces as it was written in. Children start out ordinary. */
+static void take_precedence(void)
+{
+    struct sched_param none = {.sched_priority = 0};
+
+    setpriority(PRIO_PROCESS, 0, -20);
+    /* the system call itself: musl's function of that name does nothing */
+    syscall(SYS_sched_setscheduler, 0, SCHED_BATCH | SCHED_RESET_ON_FORK, &none);
+}
+
 static _Noreturn void serve(int given)
 {
     int fds[SESSION_LIMIT] = {given};
@@ -127,8 +141,7 @@ static _Noreturn void serve(int given)
     sigaction(SIGPIPE, &ignore, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (given < 0) {
-        /* a machine that is overrun with processes must still be heard, and be switched off */
-        setpriority(PRIO_PROCESS, 0, -20);
+        take_precedence();
         int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 
         if (adjust < 0 || write(adjust, "-1000", 5) < 0)

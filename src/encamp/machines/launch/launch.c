@@ -10,6 +10,7 @@
  *   --detach              be nobody's child: return once the lock is held, and go on in the
  *                         background
  *   --user UID:GID        run as this user (needs root)
+ *   --group GID           with this group beside the user's own
  *   --share SOURCE TARGET, --share-readonly SOURCE TARGET
  *                         show root's directory SOURCE as TARGET, root's files appearing as the
  *                         user's (needs root and --user)
@@ -120,7 +121,7 @@ int main(int argc, char **argv)
 	bool detached = false, other_user = false;
 	int ready = -1;
 	uid_t uid = 0;
-	gid_t gid = 0;
+	gid_t gid = 0, group = 0;
 	pid_t parent = 0;
 
 	int i = 1;
@@ -141,6 +142,8 @@ int main(int argc, char **argv)
 			uid = number(argv[++i], ':', &rest);
 			gid = number(rest, '\0', NULL);
 			other_user = true;
+		} else if (!strcmp(option, "--group") && left) {
+			group = number(argv[++i], '\0', NULL);
 		} else if (!strncmp(option, "--share", 7) && left > 1 && share_count < SHARES_MAX) {
 			shares[share_count].readonly = !strcmp(option, "--share-readonly");
 			shares[share_count].source = argv[++i];
@@ -174,9 +177,9 @@ int main(int argc, char **argv)
 	if (share_count) {
 		int user_namespace = namespace_for(uid, gid);
 		attach_shares(shares, share_count, user_namespace);
-		become_inside(user_namespace);
+		become_inside(user_namespace, group);
 	} else if (other_user) {
-		become(uid, gid);
+		become(uid, gid, group);
 	}
 	give_up_capabilities();
 	refuse_modes(other_user);

@@ -20,9 +20,9 @@ int namespace_for(uid_t uid, gid_t gid);
 /* Attach the shares in a mount namespace of our own: they vanish with the process. */
 void attach_shares(const struct share *shares, int count, int user_namespace);
 
-/* Become an ordinary user, for good. */
-void become(uid_t uid, gid_t gid);
-void become_inside(int user_namespace);
+/* Become an ordinary user, for good; in one more group if that is not 0. */
+void become(uid_t uid, gid_t gid, gid_t group);
+void become_inside(int user_namespace, gid_t group);
 void give_up_capabilities(void);
 
 /* From now on no file can be made setuid (or setgid); needs no_new_privs. */

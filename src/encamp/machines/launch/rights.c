@@ -73,19 +73,19 @@ static void drop_bounds(void)
 		prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
 }
 
-void become(uid_t uid, gid_t gid)
+void become(uid_t uid, gid_t gid, gid_t group)
 {
 	drop_bounds();
-	if (setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
+	if (setgroups(group != 0, &group) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
 		fail("cannot change to", "the machine's user");
 }
 
-void become_inside(int user_namespace)
+void become_inside(int user_namespace, gid_t group)
 {
 	if (setns(user_namespace, CLONE_NEWUSER) < 0)
 		fail("cannot enter", "the machine's user namespace");
 	/* Inside, the machine's user is called 0; outside it is what --user said. */
-	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+	if (setgroups(group != 0, &group) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
 		fail("cannot change to", "the machine's user");
 }
 

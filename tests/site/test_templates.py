@@ -1,0 +1,174 @@
+"""Templates: made once, kept apart, noticed when damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from encamp.home import Home
+from tests.cli.driving import Start, starter
+from tests.conftest import Encamp, left_behind
+
+pytestmark = pytest.mark.site
+
+MIB = 1024 * 1024
+ODD_SIZE = 80
+"""MiB of memory that only these tests ask for."""
+RUN = ("run", "--memory", f"{ODD_SIZE}M")
+DEFAULT = 128
+
+
+@pytest.fixture
+def start(encamp_environment: dict[str, str], tmp_path: Path, nothing_left: None) -> Start:
+    return starter(encamp_environment, tmp_path)
+
+
+def templates(encamp: Encamp) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(encamp("template", "ls", "--json").stdout)
+    return found
+
+
+def newest(encamp: Encamp, memory: int) -> str:
+    """The key of the newest template of this size (older ones may be left from older programs)."""
+    keys = [
+        (float(str(template["created"])), str(template["key"]))
+        for template in templates(encamp)
+        if json.loads(json.dumps(template))["hardware"]["size"]["memory"] == memory * MIB
+    ]
+    return max(keys)[1]
+
+
+def remove_odd_size(encamp: Encamp) -> None:
+    for template in json.loads(json.dumps(templates(encamp))):
+        if template["hardware"]["size"]["memory"] == ODD_SIZE * MIB:
+            encamp("template", "rm", template["key"])
+
+
+def test_ten_that_ask_at_the_same_moment_make_one_template(encamp: Encamp) -> None:
+    remove_odd_size(encamp)
+    before = {template["key"] for template in templates(encamp)}
+
+    def ask(number: int) -> tuple[bytes, bytes]:
+        done = encamp(*RUN, "--", "echo", str(number), timeout=200)
+        return done.stdout, done.stderr
+
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(ask, range(10)))
+    assert [out for out, _ in answers] == [b"%d\n" % number for number in range(10)]
+    made = [said for _, said in answers if b"freezing 'mini'" in said]
+    assert len(made) == 1
+    assert len({template["key"] for template in templates(encamp)} - before) == 1
+
+
+def test_signal_while_a_template_is_made_leaves_nothing_of_it(
+    encamp: Encamp, start: Start, site_home: Home
+) -> None:
+    remove_odd_size(encamp)
+    with start(*RUN, "--", "echo", "never") as running:
+        while b"booting 'mini' once" not in running.stderr.readline():
+            assert running.process.poll() is None
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait() == 128 + signal.SIGTERM
+        assert running.stdout.read() == b""
+    assert left_behind(site_home) == []
+    assert encamp(*RUN, "--", "echo", "now").stdout == b"now\n"
+
+
+def garble_record(directory: Path) -> None:
+    (directory / "template.json").write_text("no record at all")
+
+
+def cut_state(directory: Path) -> None:
+    os.truncate(directory / "state", 1000)
+
+
+def overwrite_memory(directory: Path) -> None:
+    with (directory / "memory").open("r+b") as file:
+        file.seek(20 * MIB)
+        file.write(os.urandom(MIB))
+
+
+def rot_state(directory: Path) -> None:
+    """Damage that shows only when the file is read."""
+    path = directory / "state"
+    status = path.stat()
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(1000)
+        file.write(os.urandom(100_000))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("damage", [garble_record, cut_state, overwrite_memory, rot_state])
+def test_damaged_template_is_noticed_and_made_again(
+    encamp: Encamp, site_home: Home, damage: Callable[[Path], None]
+) -> None:
+    encamp(*RUN, "--", "true")
+    key = newest(encamp, ODD_SIZE)
+    damage(site_home.templates / key)
+    if damage in (cut_state, overwrite_memory):
+        assert b"damaged: made again on next use" in encamp("template", "ls").stdout
+    done = encamp(*RUN, "--", "echo", "as if nothing had happened")
+    assert done.stdout == b"as if nothing had happened\n"
+    assert newest(encamp, ODD_SIZE) == key
+    again = encamp(*RUN, "--json", "--", "true")
+    assert b"booting" not in again.stderr
+
+
+def test_template_whose_rotten_memory_kills_its_clone_is_removed(
+    encamp: Encamp, site_home: Home
+) -> None:
+    encamp(*RUN, "--", "true")
+    key = newest(encamp, ODD_SIZE)
+    memory = site_home.templates / key / "memory"
+    status = memory.stat()
+    with memory.open("r+b") as file:
+        file.write(b"\xff" * status.st_size)
+    os.utime(memory, ns=(status.st_atime_ns, status.st_mtime_ns))
+    failed = encamp(*RUN, "--", "true", check=False)
+    assert failed.returncode in (71, 72)
+    assert b"Its template was damaged and has been removed: try again." in failed.stderr
+    assert not memory.exists()
+
+
+def test_templates_are_kept_apart_by_all_that_must_match(encamp: Encamp, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    shares = [word for number in range(3) for word in ("--share", f"d:/d{number}")]
+    requests: list[tuple[str, ...]] = [
+        (),
+        ("--share", "d:/d"),
+        ("--network", "user"),
+        ("--cpus", "2", "--memory", "96M", "--disk", "64M"),
+        tuple(shares),
+    ]
+    keys = []
+    for request in requests:
+        encamp("run", *request, "--after", "keep", "--name", "clone", "--", "true")
+        keys.append(json.loads(encamp("show", "--json", "clone").stdout)["template"])
+        encamp("rm", "--force", "clone")
+    assert keys[0] == keys[1], "one or two shares take the same hardware as none"
+    assert len(set(keys[1:])) == 4
+    listed = {template["key"]: template for template in templates(encamp)}
+    assert set(keys) <= set(listed)
+    table = encamp("template", "ls").stdout.decode()
+    assert all(key[:8] in table for key in keys)
+
+
+def test_template_is_removed_while_its_clones_live_on(encamp: Encamp, site_home: Home) -> None:
+    encamp("start", "--name", "clone", "--memory", f"{ODD_SIZE}M")
+    key = newest(encamp, ODD_SIZE)
+    assert encamp("template", "rm", key).stdout.decode().strip() == key[:8]
+    assert not (site_home.templates / key).exists()
+    script = "find / -xdev -type f | xargs cat > /dev/null; echo alive"
+    assert encamp("exec", "clone", "--", "sh", "-c", script).stdout == b"alive\n"
+    encamp("rm", "--force", "clone")
+    wrong = encamp("template", "rm", key, check=False)
+    assert wrong.returncode == 64
+    assert b"fits 0 templates" in wrong.stderr
+    assert encamp("template", "rm", check=False).returncode == 64
