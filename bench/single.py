@@ -7,12 +7,17 @@ from importlib import import_module
 
 from bench.ground import prepared
 from bench.report import Report, machine
+from encamp.model.errors import EncampError
 
 
 def measure(name: str, quick: bool) -> tuple[Report, str]:
     """Run a benchmark; returns what it found and under which circumstances."""
     load = os.getloadavg()[0]
-    with prepared() as ground:
-        report: Report = import_module(f"bench.{name}").measure(ground, quick=quick)
-        accelerator = ground.plan.hardware.accelerator
+    try:
+        with prepared() as ground:
+            report: Report = import_module(f"bench.{name}").measure(ground, quick=quick)
+            accelerator = ground.plan.hardware.accelerator
+    except EncampError as error:
+        # Only what pickles gets back to the process that asked.
+        raise RuntimeError(f"{error.sentence} {error.hint}\n{error.detail}") from None
     return report, f"{machine()}, {accelerator}; load average {load:.1f} when it began"

@@ -41,6 +41,7 @@ def machine(state: State) -> Machine:
     return Machine(
         id="0" * 32,
         name="work",
+        host="here",
         owner=0,
         environment="mini",
         image="f" * 64,

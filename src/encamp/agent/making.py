@@ -219,7 +219,7 @@ class Maker:
         directory = self.journal.directory(machine.id)
         engine: Engine | None = None
         try:
-            directory.make(plan.user, plan.hardware.share_slots)
+            directory.make(plan.user, len(machine.shares))
             source = self._prepare(plan, machine, origin)
             blueprint = Blueprint(
                 machine.id,

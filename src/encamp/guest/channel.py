@@ -126,11 +126,11 @@ class Channel:
     def execute(self, command: Exec) -> Stream:
         if self._error is not None:
             raise self._error
-        stream = self._new_number()
-        request = command.encode(stream)
-        self._streams[stream] = Stream(self, stream)
-        self.send(request)
-        return self._streams[stream]
+        number = self._new_number()
+        request = command.encode(number)
+        stream = self._streams[number] = Stream(self, number)
+        self.send(request)  # Finding the machine gone, this ends all streams.
+        return stream
 
     async def close(self) -> None:
         """End the session; the guest ends the commands that are still running in it."""

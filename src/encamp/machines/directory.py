@@ -58,13 +58,13 @@ class MachineDirectory:
     def disk(self) -> Path:
         return self.run / "disk"
 
-    def make(self, user: tuple[int, int] | None, share_slots: int) -> None:
+    def make(self, user: tuple[int, int] | None, shares: int) -> None:
         """Make the directory's parts; `user` is whom the process runs as, if not as us."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         self.run.mkdir(mode=0o700)
         (self.run / "empty").mkdir(mode=0o500)
-        for slot in range(share_slots):
-            (self.run / f"share{slot}").mkdir(mode=0o500)
+        for number in range(shares):
+            (self.run / f"share{number}").mkdir(mode=0o500)
         if user is not None:
             for entry in (self.run, *self.run.iterdir()):
                 os.chown(entry, *user)

@@ -16,8 +16,9 @@ from encamp.model.environment import Size
 PORTS = 8
 """Guest channels per machine: so many processes can work in one machine at the same time."""
 
-SHARE_SLOTS = (2, 6)
-"""How many 9p devices a machine may have. A few kinds, so that templates serve many requests."""
+SHARE_SLOTS = (0, 2, 6)
+"""How many 9p devices a machine may have. A few kinds, so that templates serve many requests;
+none for those without shares, since each device costs over a MiB."""
 
 TRANSLATION_BUFFER = {"tcg": 32}
 """MiB of translated code QEMU keeps per machine under software emulation."""

@@ -54,9 +54,12 @@ class Monitor:
         `memory_is_mapped`: the state has no memory in it, that is mapped from the template."""
         await self.hand_over(file)
         await self._mapped(memory_is_mapped)
-        await self._ask("migrate-incoming", uri="fd:state")
-        while (status := await self.status()) == "inmigrate":
-            await asyncio.sleep(POLL)
+        with self._client.listener("RESUME") as resumed:
+            await self._ask("migrate-incoming", uri="fd:state")
+            while (status := await self.status()) == "inmigrate":
+                # One that was saved running says when it runs; one that was not says nothing.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(resumed.get(), POLL)
         return status
 
     async def hand_over(self, file: int) -> None:

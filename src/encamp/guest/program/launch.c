@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,6 +204,7 @@ static void plain_surroundings(void)
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
     struct rlimit files = {1024, 524288};
+    struct sched_param normal = {.sched_priority = 0};
     sigset_t none;
 
     for (int number = 1; number < NSIG; number++)
@@ -213,6 +215,8 @@ static void plain_surroundings(void)
     if (!in_machine)
         return;
     setrlimit(RLIMIT_NOFILE, &files);
+    /* the priority was reset by the fork, the policy was not */
+    syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
     int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (adjust >= 0) {
         ssize_t written = write(adjust, "0", 1);

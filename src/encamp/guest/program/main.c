@@ -121,7 +121,7 @@ static void fill_standard(void)
 
 /* A machine that is overrun with processes must still be heard, and be switched off. As a batch
    process it takes the processor at the next tick and not at every write of a command: else
-   output would come in as many pieces as it was written in. Children start out ordinary. */
+   output would come in as many pieces as it was written in. Children go back to normal. */
 static void take_precedence(void)
 {
     struct sched_param none = {.sched_priority = 0};

@@ -76,6 +76,12 @@ static void limit_files(unsigned long long bytes)
 		fail("cannot set", "the file size limit");
 }
 
+/* Huge pages would give a machine memory that it never asked for. A kernel without them is fine. */
+static void no_huge_pages(void)
+{
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+}
+
 /* A machine's memory must not end up in a file because its process crashed. */
 static void no_core_files(void)
 {
@@ -164,6 +170,7 @@ int main(int argc, char **argv)
 	umask(077);
 	default_signals();
 	no_core_files();
+	no_huge_pages();
 	if (detached)
 		ready = detach();
 	if (lock)
