@@ -44,7 +44,7 @@ def debian12(site_home: Home) -> str:
 @pytest.fixture(scope="session")
 def encamp_environment(site_home: Home) -> dict[str, str]:
     """The variables that make `encamp` work in the suite's home."""
-    return {"ENCAMP_HOME": str(site_home.root), "ENCAMP_DEBUG": "1"}
+    return {"ENCAMP_HOME": str(site_home.root), "ENCAMP_DEBUG": "1", "ENCAMP_QUIET": "1"}
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def machine_processes(home: Home) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            where = Path(os.readlink(entry / "cwd"))
+            where = (entry / "cwd").readlink()
         except OSError:
             continue
         if where.is_relative_to(home.root) and where != home.root:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from encamp.guest.initramfs import BLOCK, guest_initramfs
+from encamp.cpio import BLOCK
+from encamp.guest.initramfs import guest_initramfs
 
 
 def listing(archive: bytes) -> list[str]:

@@ -23,10 +23,10 @@ from encamp.images.kernel import cached
 from encamp.images.recipe import EPOCH
 from encamp.images.shipped import DEBIAN12, MINI
 from encamp.images.store import ImageStore
-from encamp.images.workplace import clear_cache, lock_of, workplace
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.progress import Silent
+from encamp.workplace import clear_cache, lock_of, workplace
 from tests.images.conftest import Told, left_over, stock
 
 pytestmark = pytest.mark.site

@@ -14,9 +14,9 @@ from encamp.home import Home
 from encamp.images.recipe import Recipe
 from encamp.images.shipped import DEBIAN12, MINI, SHIPPED
 from encamp.images.store import ImageStore, trusted
-from encamp.images.workplace import clear_cache
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
+from encamp.workplace import clear_cache
 from tests.images.conftest import Told, left_over
 
 pytestmark = pytest.mark.site

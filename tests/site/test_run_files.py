@@ -131,11 +131,15 @@ def test_outputs_land_where_cp_would_put_them(encamp: Encamp, tmp_path: Path) ->
     names = ("one", "renamed", "new/path/name", "directory/one", "there/one", "old", "around")
     assert files == {
         **dict.fromkeys(names, "1\n"),
-        **{"a.txt": "a\n", "b.txt": "b\n", "texts/a.txt": "a\n", "texts/b.txt": "b\n"},
+        "a.txt": "a\n",
+        "b.txt": "b\n",
+        "texts/a.txt": "a\n",
+        "texts/b.txt": "b\n",
         "tree/below/leaf": "leaf\n",
         "there/tree/below/leaf": "leaf\n",
         "forest/below/leaf": "leaf\n",
-        **{"found/f": "f\n", "found/g": "g\n"},
+        "found/f": "f\n",
+        "found/g": "g\n",
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from encamp.home import Home
-from tests.cli.driving import Start, starter
+from tests.cli.driving import starter
 from tests.conftest import Encamp, machine_processes
 
 pytestmark = pytest.mark.site

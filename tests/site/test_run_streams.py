@@ -70,7 +70,7 @@ def test_large_streams_arrive_whole_in_bounded_memory(start: Start) -> None:
     assert after - before < 16 * MIB
 
 
-def _through(running: Running, pieces: list[bytes], received: "hashlib._Hash") -> None:
+def _through(running: Running, pieces: list[bytes], received: hashlib._Hash) -> None:
     def send() -> None:
         for piece in pieces:
             running.type(piece)

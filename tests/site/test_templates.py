@@ -18,10 +18,9 @@ from tests.conftest import Encamp, left_behind
 pytestmark = pytest.mark.site
 
 MIB = 1024 * 1024
-ODD_SIZE = 80
+ODD_SIZE = 100
 """MiB of memory that only these tests ask for."""
 RUN = ("run", "--memory", f"{ODD_SIZE}M")
-DEFAULT = 128
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from encamp.agent.journal import LOCK, ClientLock, Journal
 from encamp.home import Home
-from encamp.images.workplace import clear_cache
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.process import Process, shut_out
 from encamp.model.errors import EncampError
 from encamp.model.machine import ALIVE, Machine, Move, State
+from encamp.workplace import clear_cache
 
 
 def recover(home: Home) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -17,12 +18,13 @@ PATIENCE = 0.7
 
 
 class Bar:
-    """Progress on standard error; standard output belongs to the command."""
+    """Progress on standard error, unless ENCAMP_QUIET is set; standard output is the command's."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._terminal = sys.stderr.isatty()
+        self._quiet = bool(os.environ.get("ENCAMP_QUIET"))
         self._rich: RichProgress | None = None
         self._task: TaskID | None = None
         self._said = ""
@@ -41,6 +43,8 @@ class Bar:
         self.finish()
 
     def update(self, what: str, fraction: float | None = None) -> None:
+        if self._quiet:
+            return
         with self._lock:
             self._latest = (what, fraction)
             waited = time.monotonic() - self._began

@@ -12,8 +12,8 @@ from encamp.images.apt import Apt, acquire_settings, environment
 from encamp.images.installing import Installing
 from encamp.images.portion import Portion
 from encamp.images.recipe import EPOCH, Recipe
-from encamp.images.workplace import Workplace
 from encamp.model.errors import Code, EncampError
+from encamp.workplace import Workplace
 
 LEFT_OUT = (
     "path-exclude=/usr/share/doc/*",

@@ -10,8 +10,8 @@ from encamp import programs
 from encamp.images.apt import Apt
 from encamp.images.portion import Portion
 from encamp.images.recipe import EPOCH, Recipe
-from encamp.images.workplace import Workplace
 from encamp.model.errors import Code, EncampError
+from encamp.workplace import Workplace
 
 DIRECTORIES = {
     **dict.fromkeys(

@@ -23,10 +23,10 @@ from encamp.images.kernel import get_kernel
 from encamp.images.portion import Forward, Portion
 from encamp.images.recipe import Recipe
 from encamp.images.squash import squash
-from encamp.images.workplace import Workplace, clear_cache, workplace
 from encamp.model.errors import EncampError
 from encamp.model.image import Image, ImageFile
 from encamp.progress import Progress, Silent
+from encamp.workplace import Workplace, clear_cache, workplace
 
 LOOK_AGAIN = 0.2
 """Seconds between two tries for a lock that somebody else holds."""

@@ -15,14 +15,13 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from encamp import programs
+from encamp import cpio, programs
 from encamp.home import Home
-from encamp.images import cpio
 from encamp.images.apt import Apt
 from encamp.images.portion import Portion
-from encamp.images.workplace import remove_tree, workplace
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
+from encamp.workplace import remove_tree, workplace
 
 WANTED = (
     "virtio_pci",

@@ -15,7 +15,6 @@ import msgspec
 
 from encamp import programs
 from encamp.home import Home
-from encamp.images.workplace import workplace
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.freeze import boot_origin, greet_template
 from encamp.machines.hardware import SHARE_SLOTS, Hardware
@@ -24,6 +23,7 @@ from encamp.model.environment import MIB, Size
 from encamp.model.errors import EncampError
 from encamp.model.image import Image
 from encamp.progress import Progress
+from encamp.workplace import workplace
 
 PATIENCE = 10.0
 """Seconds a guest has to answer under KVM, where it needs about one."""

@@ -12,7 +12,6 @@ from encamp import programs
 from encamp.guest.channel import Channel, Exec, Hello
 from encamp.guest.initramfs import guest_initramfs
 from encamp.home import Home
-from encamp.images.workplace import workplace
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import Disk, Hardware
@@ -35,6 +34,7 @@ from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.progress import Progress
+from encamp.workplace import workplace
 
 GUEST_PROGRAM = Path(__file__).parent.parent / "guest" / "encamp-guest"
 

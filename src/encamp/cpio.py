@@ -19,6 +19,8 @@ class Entry:
     name: str
     data: bytes = b""
     mode: int = stat.S_IFREG | 0o644
+    device: tuple[int, int] = (0, 0)
+    """What a device node stands for: major and minor number."""
 
 
 def directory(name: str) -> Entry:
@@ -45,7 +47,8 @@ def member(entry: Entry, inode: int) -> tuple[bytes, ...]:
         links,
         0,  # time
         len(entry.data),
-        *(0, 0, 0, 0),  # device of the file, device it stands for
+        *(0, 0),  # device the file is on
+        *entry.device,
         len(name),
         0,  # checksum, unused in this kind
     )

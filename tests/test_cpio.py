@@ -7,7 +7,7 @@ import stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from encamp.images.cpio import BLOCK, Entry, archive, directory
+from encamp.cpio import BLOCK, Entry, archive, directory
 
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1, max_size=40)
 
