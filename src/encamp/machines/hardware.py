@@ -35,7 +35,11 @@ class Hardware(msgspec.Struct, frozen=True):
     network: str
 
     def digest(self) -> str:
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+        """Names the hardware by the very words that make it."""
+        disk = Disk(overlay=False) if self.size.disk else None
+        nothing = Backing("", "", "", 0, [0] * PORTS, [("", True)] * self.share_slots, disk)
+        words = command_line(Path(), self, nothing)
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 class Disk(msgspec.Struct, frozen=True):

@@ -66,5 +66,13 @@ class EncampError(Exception):
         self.detail = detail
         """What another program said, for example the last lines of a console."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """So that it can cross from one process to another."""
+        return _remake, (self.code, self.sentence, self.hint, self.transient, self.detail)
+
     def __str__(self) -> str:
         return f"{self.sentence} {self.hint}".rstrip()
+
+
+def _remake(code: Code, sentence: str, hint: str, transient: bool, detail: str) -> EncampError:
+    return EncampError(code, sentence, hint, transient=transient, detail=detail)

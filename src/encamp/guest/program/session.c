@@ -250,6 +250,8 @@ static bool receive(struct session *session)
         ssize_t count = read(session->fd, session->in + session->in_count,
                              SESSION_IN - session->in_count);
         if (count > 0) {
+            /* whoever was gone before, for example when a template was frozen, is back */
+            session->gone_at = 0;
             session->in_count += (size_t)count;
             came = true;
         } else if (count < 0 && errno == EINTR) {
