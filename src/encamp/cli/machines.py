@@ -81,7 +81,7 @@ def ps(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List your machines, with their states and the reasons for them."""
+    """List your machines, their states and the reasons."""
     machines = keeper().journal.all()
     if as_json:
         print_json(machines)
@@ -149,7 +149,7 @@ def copy(
 
 
 def console(machine: One) -> None:
-    """Print what the guest has printed on its console since it booted."""
+    """Print what the guest has printed since it booted."""
     kept = keeper()
     directory = kept.journal.directory(kept.journal.find(machine).id)
     try:
@@ -163,7 +163,9 @@ def console(machine: One) -> None:
 
 
 def pause(machine: Some) -> None:
-    """Let machines stand still; they keep their memory and use no processor."""
+    """Let machines stand still.
+
+    They keep their memory and use no processor."""
     _each(machine, lambda kept, found: kept.pause(found))
 
 
@@ -173,7 +175,10 @@ def resume(machine: Some) -> None:
 
 
 def suspend(machine: Some) -> None:
-    """Put machines into context files; they use neither memory nor processor."""
+    """Put machines into context files.
+
+    They use neither memory nor processor until they are restored, also after a restart of the
+    host."""
     _each(machine, lambda kept, found: kept.suspend(found))
 
 
@@ -198,14 +203,16 @@ def rm(
         bool, typer.Option("--force", "-f", help="Also if it is running: kill it first.")
     ] = False,
 ) -> None:
-    """Remove machines that have ended, or are suspended, and all that is left of them."""
+    """Remove machines that have ended or are suspended."""
     _each(machine, lambda kept, found: kept.remove(found, force=force))
 
 
 def kill_all(
     mine: Annotated[bool, typer.Option("--mine", help="Only root's own, when root asks.")] = False,
 ) -> None:
-    """End and remove every machine of yours; as root, those of everybody."""
+    """End and remove all your machines.
+
+    As root, end those of everybody: their owners' next command clears what is left."""
     kept = keeper()
 
     async def everything() -> None:

@@ -117,6 +117,18 @@ class TemplateStore:
         (made / RECORD).write_bytes(msgspec.json.encode(template))
         self.remove(template.key)
         made.rename(self.directory(template.key))
+        self._remove_outdated(template)
+
+    def _remove_outdated(self, newest: Template) -> None:
+        """What the newest template replaces: made for the same machines from another image, or
+        for another QEMU. So does anything that no longer reads as a template."""
+        for directory in self.home.templates.iterdir():
+            other = self._read(directory.name)
+            replaced = other is None or (
+                other.environment == newest.environment and other.hardware == newest.hardware
+            )
+            if replaced and directory.name != newest.key:
+                self.remove(directory.name)
 
     def size(self, template: Template) -> int:
         """Bytes on disk; a memory file is mostly holes."""
