@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
-from bench.report import merge, section
+from bench.report import Report, merge, section
 from bench.single import measure
 
 NAMES = ["latency", "rate", "crowd", "leaks", "streams"]
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
+def apart(name: str, quick: bool) -> tuple[Report, str]:
+    """Run a benchmark in a process of its own, so that none inherits another's memory."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        try:
+            return pool.submit(measure, name, quick).result()
+        except BaseException:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(NAMES)}")
     parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
@@ -27,10 +41,7 @@ def main() -> None:
         parser.error(f"there is no benchmark '{unknown[0]}'; there are: {', '.join(NAMES)}")
     sections = {}
     for name in asked.names or NAMES:
-        # A process each, so that none inherits another's memory.
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-            report, circumstances = pool.submit(measure, name, asked.quick).result()
+        report, circumstances = apart(name, asked.quick)
         module = import_module(f"bench.{name}")
         sections[name] = section(name, module.TITLE, report, module.EXPLANATION, circumstances)
         print(sections[name].rsplit(module.EXPLANATION.strip(), 1)[0], flush=True)

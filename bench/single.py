@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from importlib import import_module
 
 from bench.ground import prepared
@@ -12,6 +14,8 @@ from encamp.model.errors import EncampError
 
 def measure(name: str, quick: bool) -> tuple[Report, str]:
     """Run a benchmark; returns what it found and under which circumstances."""
+    # Being told to end is no reason to leave machines behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     load = os.getloadavg()[0]
     try:
         with prepared() as ground:

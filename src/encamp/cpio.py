@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 BLOCK = 512
 """The kernel unpacks archives one after the other if each starts on a boundary of its own."""
@@ -12,8 +13,7 @@ BLOCK = 512
 TRAILER = "TRAILER!!!"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One file, directory (`mode` says which) or link of an archive."""
 
     name: str

@@ -13,8 +13,9 @@ import pwd
 import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from encamp.model.errors import Code, EncampError
 
@@ -24,8 +25,7 @@ LOCK_POLL = 0.02
 """Seconds between two tries at a lock that somebody else holds."""
 
 
-@dataclass(frozen=True)
-class Home:
+class Home(msgspec.Struct, frozen=True):
     """The layout of one home directory."""
 
     root: Path

@@ -12,8 +12,9 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from encamp.home import Home
 
@@ -21,8 +22,7 @@ LOCK = ".building"
 ELSEWHERE = "elsewhere"
 
 
-@dataclass(frozen=True)
-class Workplace:
+class Workplace(msgspec.Struct, frozen=True):
     """A directory to build in. Programs started here hold `lock`, so they keep it alive."""
 
     directory: Path

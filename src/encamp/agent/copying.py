@@ -9,28 +9,31 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from encamp.guest.archive import Unpacked, Unpacker, pack
+import msgspec
+
 from encamp.guest.channel import Channel, Exec, Stream
 from encamp.model.environment import format_bytes
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, User
+
+if TYPE_CHECKING:
+    from encamp.guest.archive import Unpacked
 
 PATTERN = frozenset("*?[")
 SAID = 4096
 """How much of what a failing copy says is kept."""
 
 
-@dataclass
-class Copied:
+class Copied(msgspec.Struct):
     """What was copied, and what was not."""
 
     files: int = 0
     size: int = 0
-    missing: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    missing: list[str] = []
+    problems: list[str] = []
 
     @property
     def summary(self) -> str:
@@ -79,6 +82,8 @@ async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: 
         directory, name = await _place_inside(channel, copy, source, workdir, user)
         stream = _builtin(channel, user, "unpack", directory)
         stream.stdout.discard()
+        from encamp.guest.archive import pack
+
         for piece in pack([(source, name)]):
             if stream.unread:
                 break
@@ -103,6 +108,8 @@ async def copy_out(channel: Channel, copies: Sequence[Copy], workdir: str, user:
             stream.abandon()
             copied.problems.append(f"Not copied: {copy.source}: {directory}: {error.strerror}")
             continue
+        from encamp.guest.archive import Unpacker
+
         with Unpacker(directory, rename=rename) as unpacker:
             try:
                 async for piece in stream.stdout:

@@ -70,7 +70,12 @@ class Journal:
             return None
 
     def ids(self) -> list[str]:
-        return os.listdir(self.home.machines)
+        try:
+            return os.listdir(self.home.machines)
+        except OSError as error:
+            raise EncampError(
+                Code.NOT_PERMITTED, f"Cannot read {self.home.machines}: {error.strerror}."
+            ) from error
 
     def all(self) -> list[Machine]:
         found = [machine for name in self.ids() if (machine := self.read(name)) is not None]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -56,15 +54,14 @@ LEAST_DISK = 16 * MIB
 
 
 class WouldNotWakeError(Exception):
-    """The machine's process ended before the guest ran its first instruction."""
+    """The machine's process ended before anything was said to its guest."""
 
     def __init__(self, error: EncampError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-@dataclass
-class Plan:
+class Plan(msgspec.Struct):
     """What was decided about a machine before it is made."""
 
     request: MachineRequest
@@ -165,7 +162,7 @@ class Maker:
             try:
                 return await self._bring_up(plan, record, origin, die_with_us, first)
             except WouldNotWakeError as failure:
-                # Not one instruction was executed, so trying again is safe.
+                # Nothing was asked of the guest, so trying again is safe.
                 if await asyncio.to_thread(self.templates.whole, template):
                     last = (failure.error.detail or failure.error.sentence).splitlines()[-1]
                     progress.update(f"cloning failed, booting instead: {last}")
@@ -235,13 +232,14 @@ class Maker:
                     check_room(plan.hardware.size, self.home.root)
                     engine = launch(blueprint, source)
                 await engine.unless_ended(wake(engine, source))
+                # Not before: a connection that QEMU accepts while it loads the machine's state
+                # makes it raise an interrupt that is lost in the loading, and the guest never
+                # hears of us.
+                return await self._speak(plan, machine, engine, client, first)
             except EncampError as error:
                 if error.code is not Code.MACHINE_LOST:
                     raise
                 raise WouldNotWakeError(error) from error
-            # Not before: a connection that QEMU accepts while it loads the machine's state makes
-            # it raise an interrupt that is lost in the loading, and the guest never hears of us.
-            return await self._speak(plan, machine, engine, client, first)
         except BaseException as error:
             removed = isinstance(error, FileNotFoundError) and not directory.path.exists()
             if engine is not None:
@@ -317,7 +315,7 @@ class Maker:
 
 
 def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
-    machine_id = secrets.token_hex(16)
+    machine_id = os.urandom(16).hex()
     now = time.time()
     return Machine(
         id=machine_id,

@@ -8,24 +8,31 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from encamp.cli import machines, run, stores
+from encamp.cli import run
 from encamp.model.errors import Code, EncampError
 
-app = typer.Typer(
-    name="encamp",
-    help="Run a job in a fresh virtual machine of the environment it asks for.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-run.register(app)
-machines.register(app)
-stores.register(app)
+
+def application(wanted: str = "") -> typer.Typer:
+    """All commands; or only those around the wanted one, if it is one that must start fast."""
+    app = typer.Typer(
+        name="encamp",
+        help="Run a job in a fresh virtual machine of the environment it asks for.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True)(_encamp)
+    run.register(app)
+    if wanted not in run.COMMANDS:
+        from encamp.cli import machines, stores
+
+        machines.register(app)
+        stores.register(app)
+    return app
 
 
-@app.callback(invoke_without_command=True)
 def _encamp(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
@@ -53,6 +60,7 @@ def main() -> None:
 def run_command(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     try:
+        app = application(arguments[0] if arguments else "")
         result = app(arguments, prog_name="encamp", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except EncampError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer.main
 
-from encamp.cli.main import app
+from encamp.cli.main import application
 from encamp.model.errors import Code
 
 HEAD = """# Command reference
@@ -17,7 +17,7 @@ Made from the code by `make docs`; do not edit. Every command answers to `--help
 
 def reference() -> str:
     parts = [HEAD]
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(application())
     for name, command in _commands(root, "encamp"):
         parts.append(_section(name, command))
     parts.append(_exit_codes())

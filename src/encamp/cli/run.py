@@ -78,6 +78,9 @@ Timeout = Annotated[
 Words = Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]...", show_default=False)]
 
 
+COMMANDS = ("run", "exec", "shell")
+
+
 def register(app: typer.Typer) -> None:
     app.command(context_settings=COMMAND)(run)
     app.command("exec", context_settings=COMMAND)(execute)

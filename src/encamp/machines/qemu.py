@@ -8,9 +8,10 @@ import socket
 import stat
 from collections.abc import Coroutine
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from encamp import programs
 from encamp.machines import sockets
@@ -59,8 +60,7 @@ def port_name(number: int) -> str:
     return f"port.{number}"
 
 
-@dataclass
-class Blueprint:
+class Blueprint(msgspec.Struct):
     """One machine to bring to life."""
 
     name: str
@@ -72,8 +72,7 @@ class Blueprint:
     tied: bool = True
 
 
-@dataclass
-class Boot:
+class Boot(msgspec.Struct):
     """From nothing: the kernel, and a file with what it needs first."""
 
     kernel: Path
@@ -83,16 +82,14 @@ class Boot:
     """Keep the memory in this file, for a template; else it is the process's own."""
 
 
-@dataclass
-class Clone:
+class Clone(msgspec.Struct):
     """From a template: its memory, mapped copy-on-write, and its device state."""
 
     memory: Path
     state: Path
 
 
-@dataclass
-class Restore:
+class Restore(msgspec.Struct):
     """From a context file that holds everything."""
 
     context: Path
