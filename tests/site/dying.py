@@ -1,7 +1,8 @@
 """`encamp`, struck dead at a chosen point: python -m tests.site.dying POINT VICTIM WORD...
 
 POINT is MODULE:FUNCTION+before or +after. When that function is called (has returned), the VICTIM
-is killed as by kill -9: `encamp` itself, the `machine`, or `both`. Nothing of the product knows.
+is killed as by kill -9: `encamp` itself, the `machine`, or `both`; or Ctrl-C is pressed twice
+(`interrupted`). Nothing of the product knows.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import functools
 import importlib
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-SIGKILL = 9
 
 
 def kill_machines() -> None:
@@ -24,7 +24,7 @@ def kill_machines() -> None:
         try:
             where = (entry / "cwd").readlink()
             if where.is_relative_to(home) and where != home:
-                os.kill(int(entry.name), SIGKILL)
+                os.kill(int(entry.name), signal.SIGKILL)
         except (OSError, ValueError):
             continue
 
@@ -33,7 +33,10 @@ def strike(victim: str) -> None:
     if victim in ("machine", "both"):
         kill_machines()
     if victim in ("encamp", "both"):
-        os.kill(os.getpid(), SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if victim == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def deadly(function: Callable[..., Any], when: str, victim: str) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ WAITING = "encamp.agent.live:Live.ready+before"
 """Awake; its guest has not answered."""
 COPYING_IN = "encamp.agent.copying:_success+before"
 RUNNING = "encamp.agent.run:attend+before"
-COPYING_OUT = "encamp.agent.copying:Unpacker.feed+before"
+COPYING_OUT = "encamp.guest.archive_unpack:Unpacker.feed+before"
 ENDING = "encamp.agent.run:_end+before"
 
 FILES = ("--in", "word", "--out", "answer", "--out", "numbers")
@@ -106,6 +106,15 @@ def test_job_whose_machine_is_killed_fails_and_leaves_nothing(
 ) -> None:
     code = dying(point, "machine", "run", *FILES, "--", *COMMAND)
     assert code == Code.MACHINE_LOST.value
+    assert left_behind(site_home) == []
+
+
+@pytest.mark.parametrize(
+    "point", [PREPARING, WAKING, WAITING, COPYING_IN, RUNNING, COPYING_OUT, ENDING]
+)
+def test_interrupted_job_leaves_nothing(dying: Dying, site_home: Home, point: str) -> None:
+    code = dying(point, "interrupted", "run", *FILES, "--", *COMMAND)
+    assert code == 128 + signal.SIGINT
     assert left_behind(site_home) == []
 
 

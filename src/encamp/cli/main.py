@@ -60,6 +60,17 @@ def main() -> None:
 def run_command(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     try:
+        code = _carry_out(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+def _carry_out(arguments: list[str]) -> int:
+    try:
         app = application(arguments[0] if arguments else "")
         result = app(arguments, prog_name="encamp", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -76,9 +87,7 @@ def run_command(arguments: list[str]) -> int:
     except (Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 141
+        raise
     except Exception as error:
         if os.environ.get("ENCAMP_DEBUG"):
             raise
