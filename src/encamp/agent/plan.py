@@ -1,0 +1,121 @@
+"""What a machine is to be: a request, checked, and what was decided about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import msgspec
+
+from encamp.machines.hardware import SHARE_SLOTS, Hardware, share_slots_for
+from encamp.model.environment import MIB, Environment, Size
+from encamp.model.errors import Code, EncampError
+from encamp.model.image import Image
+from encamp.model.job import MachineRequest
+from encamp.model.machine import Machine, State
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
+LEAST_MEMORY = 96 * MIB
+"""With less, Debian's kernel does not get through its own start."""
+LEAST_DISK = 16 * MIB
+
+
+class Plan(msgspec.Struct):
+    """What was decided about a machine before it is made."""
+
+    request: MachineRequest
+    environment: Environment
+    image: Image
+    hardware: Hardware
+    user: tuple[int, int] | None
+
+
+def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
+    machine_id = os.urandom(16).hex()
+    now = time.time()
+    return Machine(
+        id=machine_id,
+        name=plan.request.name or f"{plan.environment.name}-{machine_id[:6]}",
+        owner=plan.request.owner.uid,
+        host=os.uname().nodename,
+        environment=plan.environment.name,
+        image=plan.image.digest,
+        size=plan.hardware.size,
+        state=State.STARTING,
+        reason="it is being made",
+        created=now,
+        changed=now,
+        tied=tied,
+        network=plan.request.network,
+        shares=plan.request.shares,
+        command=command,
+    )
+
+
+def wanted_size(request: MachineRequest, environment: Environment) -> Size:
+    default = environment.size
+    size = Size(
+        cpus=default.cpus if request.cpus is None else request.cpus,
+        memory=default.memory if request.memory is None else request.memory,
+        disk=default.disk if request.disk is None else request.disk,
+    )
+    if size.cpus < 1:
+        raise EncampError(Code.USAGE, f"A machine needs at least one processor, not {size.cpus}.")
+    if size.memory < LEAST_MEMORY:
+        raise EncampError(
+            Code.USAGE, f"A machine needs at least {LEAST_MEMORY // MIB} MiB of memory."
+        )
+    if 0 < size.disk < LEAST_DISK:
+        raise EncampError(Code.USAGE, f"A disk has at least {LEAST_DISK // MIB} MiB.")
+    # QEMU wants whole pages; a whole MiB also keeps the number of templates down.
+    return Size(size.cpus, size.memory // MIB * MIB, size.disk // MIB * MIB)
+
+
+def check_name(name: str | None) -> None:
+    if name is not None and not NAME.fullmatch(name):
+        raise EncampError(
+            Code.USAGE,
+            f"'{name}' cannot be a machine's name.",
+            "Use letters, digits and '-', up to 63, beginning with a letter: it becomes the host"
+            " name.",
+        )
+
+
+def check_shares(request: MachineRequest) -> int:
+    """How many 9p devices the shares need; each must be a directory that is really there."""
+    for share in request.shares:
+        if not Path(share.source).is_dir():
+            missing = "is not a directory" if Path(share.source).exists() else "does not exist"
+            raise EncampError(
+                Code.INPUT_MISSING,
+                f"Cannot share {share.source}: it {missing}.",
+                "--share takes a directory of this host, then ':' and where to show it.",
+            )
+        if not os.access(share.source, os.R_OK | os.X_OK):
+            raise EncampError(
+                Code.NOT_PERMITTED, f"Cannot share {share.source}: you may not read it."
+            )
+        if not share.path.startswith("/") or not share.path.strip("/"):
+            raise EncampError(
+                Code.USAGE,
+                f"Cannot show {share.source} at '{share.path}' in the machine.",
+                "Name an absolute path below '/', such as /data.",
+            )
+    paths = [share.path for share in request.shares]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise EncampError(
+            Code.USAGE,
+            f"Two shares cannot both be shown at {twice}.",
+            "Give one of them another path: --share DIR:PATH.",
+        )
+    slots = share_slots_for(len(request.shares))
+    if slots is None:
+        raise EncampError(
+            Code.USAGE,
+            f"A machine can have {SHARE_SLOTS[-1]} shares, not {len(request.shares)}.",
+            "Share a directory that contains several of them.",
+        )
+    return slots
