@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encamp.agent.keeper import Keeper
-from encamp.agent.making import Plan, wanted_size
+from encamp.agent.plan import Plan, wanted_size
 from encamp.cli.options import caller
 from encamp.describe.environments import find_environment
 from encamp.home import default_home
