@@ -462,3 +462,14 @@ def test_readonly_share_of_root_stays_as_it_is(encamp: Encamp, tmp_path: Path) -
     assert done.returncode != 0
     assert [path.name for path in tmp_path.iterdir()] == ["word"]
     assert (tmp_path / "word").read_text() == "word"
+
+
+def test_input_that_cannot_be_read_ends_the_run_before_the_command(alice: Account) -> None:
+    secret = alice.directory / "secret"
+    secret.touch()
+    os.chown(secret, alice.uid, alice.gid)
+    secret.chmod(0)
+    done = alice.encamp("run", "--in", secret, "--", "echo", "ran", check=False)
+    assert done.returncode == Code.COPY_FAILED.value
+    assert done.stdout == b""
+    assert b"secret" in done.stderr
