@@ -251,6 +251,27 @@ def test_killed_move_can_be_taken_back(
     encamp("kill-all")
 
 
+def test_machine_goes_on_when_its_context_cannot_be_written(
+    encamp: Encamp, encamp_environment: dict[str, str], site_home: Home, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("shared\n")
+    encamp("start", "--name", "a", "--share", f"{tmp_path}:/shared")
+    refused = subprocess.run(
+        ["sh", "-c", 'ulimit -f 2000; exec "$@"', "sh", ENCAMP, "suspend", "a"],
+        env={**os.environ, **encamp_environment},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert refused.returncode == Code.DISK_FULL.value
+    assert b"never retrieved" not in refused.stderr
+    assert states(encamp) == {"a": "running"}
+    assert not list(site_home.machines.glob("*/context"))
+    assert encamp("exec", "a", "--", "cat", "/shared/file").stdout == b"shared\n"
+    encamp("suspend", "a")
+    encamp("kill-all")
+
+
 @pytest.mark.parametrize(
     ("point", "state"),
     [
