@@ -4,6 +4,7 @@ suite, and after each test nothing else may be left in it."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -79,8 +80,11 @@ def nothing_left(site_home: Home) -> Iterator[None]:
     """Fails the test after which a process, machine or half-done work is left in the home."""
     yield
     left = left_behind(site_home)
+    # One test's leavings are not to fail the next.
     for pid in machine_processes(site_home):
         os.kill(pid, 9)
+    for directory in site_home.machines.iterdir():
+        shutil.rmtree(directory, ignore_errors=True)
     assert left == [], f"left behind: {left}"
 
 
