@@ -16,7 +16,7 @@
 #include "stream.h"
 #include "users.h"
 
-enum { WRITE_LIMIT = 32768, RETRY_MS = 20, GONE_MS = 500, ROUNDS = 16 };
+enum { WRITE_LIMIT = 32768, RETRY_MS = 20, GONE_MS = 500, UNMET_MS = 20000, ROUNDS = 16 };
 
 void session_start(struct session *session, int fd, bool stream_socket)
 {
@@ -94,6 +94,10 @@ static void greet(struct session *session, const struct frame *frame)
     struct field nonce;
 
     reset(session);
+    /* whatever was known of the last host, this is another */
+    session->met = false;
+    if (session->gone_at != 0)
+        session->gone_at = now_ms() + UNMET_MS;
     identity_hello(frame->payload, frame->length);
     field_find(frame->payload, frame->length, KEY_NONCE, &nonce);
     clock_gettime(CLOCK_BOOTTIME, &up);
@@ -222,15 +226,17 @@ static bool handle(struct session *session, const struct frame *frame)
     }
 }
 
-/* The word that a host has connected can come after its first bytes, so an end of input counts
-   only if it is still there a moment later. */
+/* The kernel's word that a host has connected can come after the host's first bytes, and long
+   after when the machine gets little of the processor. Until then reading looks like an end of
+   input, which must not be taken for one: only a host that was there can hang up. */
 static void hung_up(struct session *session)
 {
     if (session->gone_at == 0 && !session->stream_socket) {
-        session->gone_at = now_ms() + GONE_MS;
+        session->gone_at = now_ms() + (session->met ? GONE_MS : UNMET_MS);
         return;
     }
     session->gone_at = 0;
+    session->met = false;
     session->closed = session->stream_socket;
     session->in_count = 0;
     frame_parser_reset(&session->parser);
@@ -258,10 +264,12 @@ static bool receive(struct session *session)
             continue;
         } else {
             session->readable = false;
-            if (count < 0 && errno == EAGAIN)
+            if (count < 0 && errno == EAGAIN) {
+                session->met = true;
                 session->gone_at = 0;
-            else if (session->gone_at == 0 || session->gone_at <= now_ms())
+            } else if (session->gone_at == 0 || session->gone_at <= now_ms()) {
                 hung_up(session);
+            }
         }
     }
     return came;
@@ -305,6 +313,7 @@ static bool transmit(struct session *session)
 
         if (written > 0) {
             session->out_start += (size_t)written;
+            session->met = true;
             went = true;
         } else if (written < 0 && errno == EINTR) {
             continue;

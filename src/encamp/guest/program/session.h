@@ -20,6 +20,7 @@ struct session {
     bool readable;
     bool writable;
     uint64_t retry_at; /* a write found no memory; time of the next try, or 0 */
+    bool met;          /* the kernel has said since the last HELLO that a host is there */
     uint64_t gone_at;  /* the host seems to have hung up; time to make sure, or 0 */
 
     struct frame_parser parser;
