@@ -34,8 +34,9 @@ also contains the kernel's own part, such as page tables and sockets.
 
 About half of a machine's own memory is QEMU's buffer of translated code (under software
 emulation), most of the rest QEMU's heap and the relocated parts of its libraries; of the guest's
-memory only the pages it wrote since it woke up are its own. Both sides run the same QEMU, so they
-can differ only by what the guest was told to do.
+memory only the pages it wrote since it woke up are its own. Encamp's launcher turns off huge pages,
+which would round the buffer up, so its machines can come out smaller than the bare script's; a
+user account and a second session inside make them larger.
 """
 
 T = TypeVar("T")

@@ -31,6 +31,11 @@ def test_growth_is_the_slope_and_not_the_height() -> None:
     assert growth_per_step([(25, 5e9), (50, 5e9), (75, 5e9)]) == pytest.approx(0)
 
 
+def test_one_jump_is_not_growth() -> None:
+    samples = [(step, 1000.0 if step < 20 else 9000.0) for step in range(24)]
+    assert growth_per_step(samples) == pytest.approx(0)
+
+
 def test_own_memory_leaves_out_what_a_file_stands_behind() -> None:
     memory = parse_rollup(ROLLUP)
     assert (memory.own, memory.proportional) == (30000 * KIB, 40000 * KIB)
