@@ -54,7 +54,10 @@ def say(error: EncampError) -> None:
 
 
 def main() -> None:
-    sys.exit(run_command(sys.argv[1:]))
+    code = run_command(sys.argv[1:])
+    # Everything is closed and written: taking the interpreter apart would only cost time.
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run_command(arguments: list[str]) -> int:
