@@ -100,11 +100,11 @@ def test_image_corrupted_on_disk_is_noticed(
     home = Home(tmp_path / "home").prepare()
     shutil.copytree(site_home.images, home.images, dirs_exist_ok=True)
     shutil.copy(site_home.root / "accelerator.json", home.root)
-    (root,) = home.images.glob("*/root.squashfs")
-    root.chmod(0o644)
-    with root.open("r+b") as file:
-        file.seek(root.stat().st_size // 2)
-        file.write(b"not what was there")
+    for root in home.images.glob("*/root.squashfs"):
+        root.chmod(0o644)
+        with root.open("r+b") as file:
+            file.seek(root.stat().st_size // 2)
+            file.write(b"not what was there")
     done = encamp("run", "--", "true", check=False, variables={"ENCAMP_HOME": str(home.root)})
     assert done.returncode == Code.CORRUPT.value
     assert b"encamp: " in done.stderr
