@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, AnyStr, BinaryIO, cast
 
 from encamp.model.errors import Code, EncampError
 
@@ -38,7 +38,25 @@ ADMINISTRATOR_PATHS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 LAST_LINES = 12
 
-RUNNING: set[subprocess.Popen[str] | subprocess.Popen[bytes]] = set()
+ORPHANS_LAST = 2.0
+"""Seconds in which a killed program's children are gone, unless nobody on this host reaps them."""
+
+
+class Program(subprocess.Popen[AnyStr]):
+    """A program that was started; one whose start is interrupted does not stay behind."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self.returncode: int | Any = None
+        self.pid = 0
+        try:
+            super().__init__(command, start_new_session=True, **options)
+        except BaseException:
+            if self.pid and self.returncode is None:
+                end_group(self)
+            raise
+
+
+RUNNING: set[Program[str] | Program[bytes]] = set()
 STOPPING = threading.Event()
 """Set when this process was told to stop: nothing new is started, waiting ends."""
 
@@ -84,7 +102,7 @@ def run(
     argv = argument_list(command)
     last: deque[str] = deque(maxlen=LAST_LINES)
     everything: list[str] = []
-    process = subprocess.Popen(
+    process: Program[str] = Program(
         argv,
         stdin=subprocess.DEVNULL if reads is None else reads,
         stdout=subprocess.PIPE,
@@ -94,7 +112,6 @@ def run(
         cwd=directory,
         text=True,
         errors="replace",
-        start_new_session=True,
     )
     if not cleaning:
         RUNNING.add(process)
@@ -138,7 +155,7 @@ def argument_list(command: Sequence[str | Path]) -> list[str]:
 
 
 def end_when_silent(
-    process: subprocess.Popen[str], silence: float, heard: list[float], ended: threading.Event
+    process: Program[str], silence: float, heard: list[float], ended: threading.Event
 ) -> None:
     while not ended.wait(min(1.0, silence / 4)):
         if time.monotonic() - heard[0] >= silence:
@@ -161,13 +178,12 @@ def stream(
     refuse_when_stopping()
     argv = argument_list(command)
     with tempfile.TemporaryFile() as complaints:
-        process = subprocess.Popen(
+        process: Program[bytes] = Program(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
             pass_fds=tuple(hold),
-            start_new_session=True,
         )
         RUNNING.add(process)
         try:
@@ -226,8 +242,8 @@ def failure(
     )
 
 
-def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """End a program and everything it started: politely, then not."""
+def end_group(process: Program[AnyStr]) -> None:
+    """End a program and everything it started: politely, then not; and see them gone."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -238,3 +254,14 @@ def end_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
     process.wait()
+    patience = time.monotonic() + ORPHANS_LAST
+    while group_exists(process.pid) and time.monotonic() < patience:
+        time.sleep(0.005)
+
+
+def group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
