@@ -15,8 +15,8 @@ from encamp.agent.keeper import Keeper
 from encamp.agent.plan import Plan, wanted_size
 from encamp.cli.options import caller
 from encamp.describe.environments import find_environment
+from encamp.describe.shipped import SHIPPED
 from encamp.home import default_home
-from encamp.images.shipped import SHIPPED
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
 from encamp.machines.hardware import SHARE_SLOTS, Hardware

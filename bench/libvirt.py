@@ -21,7 +21,7 @@ from bench.ground import Ground
 from encamp.machines.freeze import boot_origin
 from encamp.machines.hardware import PORTS
 from encamp.machines.qemu import KERNEL_ARGUMENTS
-from encamp.model.environment import MIB
+from encamp.model.size import MIB
 
 NAME = "encamp-bench"
 PATIENCE = 60.0

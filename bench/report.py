@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.measure import Series
 from encamp.machines.template import qemu_version
-from encamp.model.environment import format_bytes
+from encamp.model.size import format_bytes
 
 INTRODUCTION = """\
 # Benchmarks

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from encamp.describe.shipped import SHIPPED
 from encamp.home import Home
-from encamp.images.shipped import SHIPPED
 from encamp.images.store import ImageStore
 
 ROOT = Path(__file__).parent.parent

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from encamp import programs
+from encamp.model.errors import EncampError
 
 
 def members(group: int) -> list[int]:
@@ -52,7 +53,7 @@ def test_children_of_a_program_are_gone_when_it_is_ended() -> None:
 
 def test_a_silent_program_is_ended() -> None:
     began = time.monotonic()
-    with pytest.raises(programs.EncampError, match="failed") as error:
+    with pytest.raises(EncampError, match="failed") as error:
         programs.run(["sleep", "600"], purpose="sleeping", silence=0.2)
     assert "nothing for 0 seconds" in (error.value.detail or "")
     assert time.monotonic() - began < 300

@@ -242,7 +242,7 @@ def failure(
     )
 
 
-def end_group(process: Program[AnyStr]) -> None:
+def end_group(process: Program[str] | Program[bytes]) -> None:
     """End a program and everything it started: politely, then not; and see them gone."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:

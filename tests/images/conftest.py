@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from encamp.describe.shipped import MINI
 from encamp.home import Home
-from encamp.images.shipped import MINI
 from encamp.images.store import ImageStore
 from encamp.model.image import Image
 

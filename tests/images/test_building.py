@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 from encamp import programs
+from encamp.describe.shipped import DEBIAN12, MINI
 from encamp.home import Home
 from encamp.images import failures
 from encamp.images.kernel import cached
-from encamp.images.recipe import EPOCH
-from encamp.images.shipped import DEBIAN12, MINI
 from encamp.images.store import ImageStore
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
+from encamp.model.recipe import EPOCH
 from encamp.progress import Silent
 from encamp.workplace import clear_cache, lock_of, workplace
 from tests.images.conftest import Told, left_over, stock
@@ -149,7 +149,7 @@ SCRIPT = """
 import signal, sys
 from pathlib import Path
 from encamp.home import Home
-from encamp.images.shipped import SHIPPED
+from encamp.describe.shipped import SHIPPED
 from encamp.images.store import ImageStore
 
 class Lines:

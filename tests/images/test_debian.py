@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from encamp import programs
+from encamp.describe.shipped import DEBIAN12
 from encamp.home import Home
-from encamp.images.shipped import DEBIAN12
 from encamp.images.store import ImageStore
 from encamp.model.image import Image
 from tests.images.conftest import Told, left_over

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from encamp.describe.shipped import DEBIAN12, MINI, SHIPPED
 from encamp.home import Home
-from encamp.images.recipe import Recipe
-from encamp.images.shipped import DEBIAN12, MINI, SHIPPED
 from encamp.images.store import ImageStore, trusted
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
+from encamp.model.recipe import Kind, Recipe
 from encamp.workplace import clear_cache
 from tests.images.conftest import Told, left_over
 
@@ -34,7 +34,7 @@ def test_an_image_is_found_by_name_and_recipe(home: Home, mini: Image) -> None:
 
 
 def test_another_recipe_is_another_image(home: Home, mini: Image) -> None:
-    changed = Recipe(name="mini", kind="mini", suite="trixie", packages=MINI.packages)
+    changed = Recipe(name="mini", kind=Kind.MINI, suite="trixie", packages=MINI.packages)
     assert own(home).find("mini", changed.digest()) is None
     assert own(home).find("debian12", DEBIAN12.digest()) is None
     assert len({recipe.digest() for recipe in SHIPPED.values()}) == len(SHIPPED)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from encamp.describe.environments import SHIPPED, find_environment
-from encamp.model.environment import MIB, Size, format_bytes, parse_bytes
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import MIB, Size, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from encamp.model.environment import MIB, Size
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import ALIVE, COMMANDS, TRANSITIONS, Machine, Move, State, possible
+from encamp.model.size import MIB, Size
 
 GONE = None
 STARTING, RUNNING, PAUSED = State.STARTING, State.RUNNING, State.PAUSED

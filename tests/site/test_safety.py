@@ -19,8 +19,8 @@ from encamp.home import Home
 from encamp.machines import room
 from encamp.machines.account import ACCOUNT
 from encamp.machines.qemu import FILE_LIMIT, kvm_group
-from encamp.model.environment import MIB, Size
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import MIB, Size
 from tests.conftest import ENCAMP, Encamp, left_behind, machine_processes
 from tests.site.accounts import Account, accounts
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from encamp.guest.channel import Channel, Exec, Stream
-from encamp.model.environment import format_bytes
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, User
+from encamp.model.size import format_bytes
 
 if TYPE_CHECKING:
     from encamp.guest.archive import Unpacked

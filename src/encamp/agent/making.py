@@ -17,10 +17,9 @@ from encamp.agent.phases import Phases
 from encamp.agent.plan import Plan, check_name, check_shares, new_record, wanted_size
 from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.describe.environments import find_environment
+from encamp.describe.shipped import SHIPPED
 from encamp.guest.channel import Channel
 from encamp.home import Home
-from encamp.images.recipe import Recipe
-from encamp.images.shipped import SHIPPED
 from encamp.images.store import ImageStore
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
@@ -40,6 +39,7 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
 from encamp.model.machine import Machine, Move, Phase
+from encamp.model.recipe import Recipe
 from encamp.progress import Progress
 
 First = Callable[[Channel, Machine], None]
@@ -285,7 +285,7 @@ class Maker:
         return Live(self.journal, machine, engine, channel, port, client, settings)
 
     async def _activate(self, plan: Plan, live: Live, *, booted: bool) -> None:
-        patience = plan.environment.ready_timeout if booted else ANSWER_TIMEOUT
+        patience = plan.environment.ready.timeout if booted else ANSWER_TIMEOUT
         try:
             async with asyncio.timeout(patience):
                 await live.engine.unless_ended(live.ready())

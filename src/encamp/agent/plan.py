@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 
 from encamp.machines.hardware import SHARE_SLOTS, Hardware, share_slots_for
-from encamp.model.environment import MIB, Environment, Size
+from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
 from encamp.model.machine import Machine, State
+from encamp.model.size import MIB, Size
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
 LEAST_MEMORY = 96 * MIB

@@ -212,8 +212,8 @@ def machine_request(
     boot: bool,
     name: str | None,
 ) -> MachineRequest:
-    from encamp.model.environment import parse_bytes
     from encamp.model.job import MachineRequest
+    from encamp.model.size import parse_bytes
 
     if network not in ("none", "user"):
         raise EncampError(Code.USAGE, f"There is no network '{network}'.", "There are: none, user.")

@@ -105,7 +105,7 @@ def image_build(name: Annotated[str, typer.Argument(metavar="NAME", show_default
     from encamp.cli.bar import Bar
     from encamp.cli.machines import keeper
     from encamp.describe.environments import find_environment
-    from encamp.images.shipped import SHIPPED
+    from encamp.describe.shipped import SHIPPED
 
     recipe = SHIPPED[find_environment(name).name]
     store = keeper().maker.images
@@ -147,7 +147,7 @@ def accelerator(
 
     from encamp.cli.bar import Bar
     from encamp.cli.machines import keeper, print_json
-    from encamp.images.shipped import MINI
+    from encamp.describe.shipped import MINI
     from encamp.machines import accelerator as verdicts
     from encamp.machines.account import process_user
 

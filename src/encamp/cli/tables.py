@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from encamp.home import user_name
-from encamp.model.environment import format_bytes
 from encamp.model.machine import Machine, Phase, PhaseTime
+from encamp.model.size import format_bytes
 
 BAR_WIDTH = 30
 SHORT_ID = 8

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from encamp.model.environment import MIB, Environment, Size
+from encamp.describe.shipped import DEBIAN12, MINI
+from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import MIB, Size
 
 SHIPPED = {
     environment.name: environment
@@ -11,11 +13,13 @@ SHIPPED = {
         Environment(
             name="mini",
             summary="BusyBox and Debian's kernel; stands in a fraction of a second",
+            image=MINI,
             size=Size(cpus=1, memory=128 * MIB),
         ),
         Environment(
             name="debian12",
             summary="Debian 12 with the tools a job expects",
+            image=DEBIAN12,
             size=Size(cpus=1, memory=512 * MIB),
         ),
     )

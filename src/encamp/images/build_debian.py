@@ -11,8 +11,8 @@ from encamp.home import user_name
 from encamp.images.apt import Apt, acquire_settings, environment
 from encamp.images.installing import Installing
 from encamp.images.portion import Portion
-from encamp.images.recipe import EPOCH, Recipe
 from encamp.model.errors import Code, EncampError
+from encamp.model.recipe import EPOCH, Recipe
 from encamp.workplace import Workplace
 
 LEFT_OUT = (

@@ -9,8 +9,8 @@ from pathlib import Path
 from encamp import programs
 from encamp.images.apt import Apt
 from encamp.images.portion import Portion
-from encamp.images.recipe import EPOCH, Recipe
 from encamp.model.errors import Code, EncampError
+from encamp.model.recipe import EPOCH, Recipe
 from encamp.workplace import Workplace
 
 DIRECTORIES = {

@@ -21,10 +21,10 @@ from encamp.images.content import check_content, describe, image_digest, settle,
 from encamp.images.failures import explained
 from encamp.images.kernel import get_kernel
 from encamp.images.portion import Forward, Portion
-from encamp.images.recipe import Recipe
 from encamp.images.squash import squash
 from encamp.model.errors import EncampError
 from encamp.model.image import Image, ImageFile
+from encamp.model.recipe import Kind, Recipe
 from encamp.progress import Progress, Silent
 from encamp.workplace import Workplace, clear_cache, workplace
 
@@ -47,7 +47,7 @@ def build_once(images: store.ImageStore, recipe: Recipe, progress: Progress) -> 
 
 def build(images: store.ImageStore, recipe: Recipe, progress: Portion) -> Image:
     home = images.home
-    fetched, installed = (0.85, 0.95) if recipe.kind == "mini" else (0.3, 0.8)
+    fetched, installed = (0.85, 0.95) if recipe.kind is Kind.MINI else (0.3, 0.8)
     with workplace(home, f"build-{recipe.name}") as work:
         waiting = "waiting: another encamp is fetching packages"
         with locked(home, "packages", waiting, progress) as packages:
@@ -59,12 +59,12 @@ def build(images: store.ImageStore, recipe: Recipe, progress: Portion) -> Image:
             result.mkdir()
             for file in kernel.files:
                 shutil.copyfile(file, result / file.name)
-            if recipe.kind == "mini":
+            if recipe.kind is Kind.MINI:
                 build_mini.fetch(recipe, work, apt, progress.part(fetched, installed))
-        build_root = build_mini.build_root if recipe.kind == "mini" else build_debian.build_root
+        build_root = build_mini.build_root if recipe.kind is Kind.MINI else build_debian.build_root
         tar = build_root(recipe, work, apt, progress.part(fetched, installed))
         packing = progress.part(installed, 0.98)
-        all_root = recipe.kind == "mini"
+        all_root = recipe.kind is Kind.MINI
         squash(tar, result / Image.ROOT, packing, all_root=all_root, hold=(work.lock,))
         progress.update("writing the image", 0.98)
         image = finish(images, recipe, work, result, kernel.release)
@@ -93,7 +93,7 @@ def finish(
     result.chmod(0o755)
     settle(result)
     place = images.home.images / record.digest
-    put(result, place, work)
+    put(images, result, place, work)
     link = store.Link(record.digest, record.recipe)
     write_file(store.link_path(images.home, recipe.name), msgspec.json.encode(link))
     image = images.find(recipe.name, record.recipe)
@@ -102,9 +102,9 @@ def finish(
     return image
 
 
-def put(result: Path, place: Path, work: Workplace) -> None:
+def put(images: store.ImageStore, result: Path, place: Path, work: Workplace) -> None:
     """Move an image to its place. The same image may be there already; a damaged one goes."""
-    there = store.read_image(place)
+    there = images.read(place)
     if there is not None:
         try:
             check_content(there, store.look(there), Silent())

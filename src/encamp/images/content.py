@@ -24,8 +24,10 @@ def describe(path: Path) -> ImageFile:
     return ImageFile(path.name, size, digest.hexdigest())
 
 
-def image_digest(files: Iterable[ImageFile]) -> str:
+def image_digest(files: Iterable[ImageFile], parent: str | None = None) -> str:
     digest = hashlib.sha256()
+    if parent is not None:
+        digest.update(f"parent {parent}\n".encode())
     for file in sorted(files, key=lambda file: file.name):
         digest.update(f"{file.name} {file.sha256}\n".encode())
     return digest.hexdigest()
@@ -35,7 +37,8 @@ def check_content(
     image: Image, looks: Mapping[str, tuple[int, int, int, int]], progress: Progress
 ) -> None:
     """Read every file of an image and compare; raise what is wrong first."""
-    if image_digest(image.files) != image.digest:
+    parent = image.parent.digest if image.parent else None
+    if image_digest(image.files, parent) != image.digest:
         raise corrupt(image, f"its list of files does not match its digest {image.digest}")
     done, whole = 0, max(1, image.size)
     for file in image.files:

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from encamp.home import Home
-from encamp.images.recipe import Recipe
 from encamp.model.errors import Code, EncampError
+from encamp.model.recipe import Kind, Recipe
 
 MIB = 1 << 20
-NEEDED = {"mini": 160 * MIB, "debian": 500 * MIB}
+NEEDED = {Kind.MINI: 160 * MIB, Kind.DEBIAN: 500 * MIB}
 """Disk that a build takes at its peak, with the packages it fetches."""
 
 FULL = re.compile(r"No space left|enough free space|[Oo]ut of space|Disk quota exceeded")
@@ -75,7 +75,7 @@ def build_failed(error: EncampError, recipe: Recipe) -> EncampError:
 def fullest(home: Home, recipe: Recipe) -> Path:
     """Of the places a build writes to, the one with the least room."""
     places = [home.root]
-    if recipe.kind == "debian" and os.geteuid() != 0:
+    if recipe.kind is Kind.DEBIAN and os.geteuid() != 0:
         places.append(Path(tempfile.gettempdir()))
     return min(places, key=free)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from encamp import programs
 from encamp.images.portion import Portion
-from encamp.images.recipe import EPOCH
+from encamp.model.recipe import EPOCH
 
 BLOCK_SIZE = "64K"
 """Under emulation, reading all of debian12 takes 5.5 s, as fast as without compression (5.2 s);

@@ -15,13 +15,15 @@ from typing import NoReturn
 import msgspec
 
 from encamp.home import SYSTEM_HOME, Home
-from encamp.images.recipe import Recipe
 from encamp.model.errors import Code, EncampError
-from encamp.model.image import Image, ImageFile
+from encamp.model.image import Defaults, Image, ImageFile
+from encamp.model.recipe import Recipe
 from encamp.progress import Progress, Silent
 
 RECORD = "image.json"
 DIGEST_LENGTH = 64
+DEEPEST = 8
+"""How many layers an image may have below its own."""
 SHORTEST_DIGEST = 6
 """How much of a digest names an image."""
 
@@ -35,6 +37,9 @@ class Record(msgspec.Struct, frozen=True):
     created: float
     recipe: str
     files: tuple[ImageFile, ...]
+    parent: str | None = None
+    """Digest of the image that it is a layer over."""
+    defaults: Defaults = Defaults()
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -73,9 +78,39 @@ class ImageStore:
             link = read_link(home, name)
             if link is None or link.recipe != recipe_digest:
                 continue
-            image = read_image(home.images / link.digest)
+            image = self.read(home.images / link.digest)
             if image is not None:
                 return msgspec.structs.replace(image, name=name, recipe=link.recipe)
+        return None
+
+    def read(self, directory: Path, depth: int = 0) -> Image | None:
+        """The image in a directory, and what it is a layer over."""
+        record = read_record(directory)
+        if record is None or depth > DEEPEST:
+            return None
+        parent = None
+        if record.parent is not None:
+            parent = self.by_digest(record.parent, depth + 1)
+            if parent is None:
+                return None
+        return Image(
+            digest=record.digest,
+            name=record.name,
+            kernel_release=record.kernel_release,
+            created=record.created,
+            recipe=record.recipe,
+            files=record.files,
+            directory=directory,
+            parent=parent,
+            defaults=record.defaults,
+        )
+
+    def by_digest(self, digest: str, depth: int = 0) -> Image | None:
+        for home in (self.home, self.shared):
+            if home is not None:
+                image = self.read(home.images / digest, depth)
+                if image is not None:
+                    return image
         return None
 
     def ensure(self, recipe: Recipe, progress: Progress | None = None) -> Image:
@@ -95,7 +130,7 @@ class ImageStore:
                 continue
             named = links(home)
             for directory in directories(home):
-                image = read_image(directory)
+                image = self.read(directory)
                 if image is None:
                     continue
                 names = [name for name, link in named.items() if link.digest == image.digest]
@@ -142,20 +177,25 @@ class ImageStore:
         )
 
     def check(self, image: Image, progress: Progress | None = None) -> None:
-        """Make sure that the image is what it was when it was built.
+        """Make sure that the image, and all it is a layer over, is what it was when it was built.
 
-        Its content is read again only if anything about its files changed since the last time.
+        Content is read again only if anything about its files changed since the last time.
         """
-        path = stamp_path(self.home, image.digest)
-        looks = look(image)
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            stamp = STAMPS.decode(path.read_bytes())
-            if stamp.files == looks and stamp.directory == str(image.directory):
-                return
-        from encamp.images.content import check_content
+        for part in image.lineage:
+            looks = look(part)
+            if self.stamped(part, looks):
+                continue
+            from encamp.images.content import check_content
 
-        check_content(image, looks, progress or Silent())
-        self.stamp(image, looks)
+            check_content(part, looks, progress or Silent())
+            self.stamp(part, looks)
+
+    def stamped(self, image: Image, looks: dict[str, tuple[int, int, int, int]]) -> bool:
+        try:
+            stamp = STAMPS.decode(stamp_path(self.home, image.digest).read_bytes())
+        except (OSError, msgspec.DecodeError):
+            return False
+        return stamp.files == looks and stamp.directory == str(image.directory)
 
     def stamp(self, image: Image, looks: dict[str, tuple[int, int, int, int]]) -> None:
         from encamp.images.content import write_file
@@ -226,19 +266,9 @@ def directories(home: Home) -> list[Path]:
     return [home.images / name for name in sorted(found) if len(name) == DIGEST_LENGTH]
 
 
-def read_image(directory: Path) -> Image | None:
+def read_record(directory: Path) -> Record | None:
     try:
         record = RECORDS.decode((directory / RECORD).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
-    if record.digest != directory.name:
-        return None
-    return Image(
-        digest=record.digest,
-        name=record.name,
-        kernel_release=record.kernel_release,
-        created=record.created,
-        recipe=record.recipe,
-        files=record.files,
-        directory=directory,
-    )
+    return record if record.digest == directory.name else None

@@ -19,9 +19,9 @@ from encamp.machines.directory import MachineDirectory
 from encamp.machines.freeze import boot_origin, greet_template
 from encamp.machines.hardware import SHARE_SLOTS, Hardware
 from encamp.machines.qemu import KVM, PROGRAM, Blueprint, launch
-from encamp.model.environment import MIB, Size
 from encamp.model.errors import EncampError
 from encamp.model.image import Image
+from encamp.model.size import MIB, Size
 from encamp.progress import Progress
 from encamp.workplace import workplace
 

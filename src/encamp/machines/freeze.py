@@ -174,12 +174,12 @@ async def answer_in_time(
 ) -> None:
     """Wait for a booting guest to answer, but not for ever."""
     try:
-        async with asyncio.timeout(environment.ready_timeout):
+        async with asyncio.timeout(environment.ready.timeout):
             await engine.unless_ended(work)
     except TimeoutError:
         raise engine.explain(
             f"The guest of environment '{environment.name}' did not answer within"
-            f" {environment.ready_timeout:.0f} seconds.",
+            f" {environment.ready.timeout:.0f} seconds.",
             Code.NO_ANSWER,
         ) from None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from encamp.model.environment import Size
+from encamp.model.size import Size
 
 PORTS = 8
 """Guest channels per machine: so many processes can work in one machine at the same time."""

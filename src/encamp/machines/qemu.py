@@ -19,10 +19,10 @@ from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import PORTS, Backing, Disk, Hardware, command_line
 from encamp.machines.monitor import monitor
 from encamp.machines.process import Launch, Process
-from encamp.model.environment import MIB
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.machine import Share
+from encamp.model.size import MIB
 
 PROGRAM = "qemu-system-x86_64"
 MONITOR = "monitor"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from encamp.model.environment import MIB, Size, format_bytes
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import MIB, Size, format_bytes
 
 OVERHEAD = 48 * MIB
 """What QEMU needs beside the guest's memory: its own, and a full translation buffer."""

@@ -2,58 +2,110 @@
 
 from __future__ import annotations
 
-import re
+import enum
 
 import msgspec
 
-from encamp.model.errors import Code, EncampError
-
-MIB = 1024 * 1024
-UNITS = {"": MIB, "K": 1024, "M": MIB, "G": 1024 * MIB, "T": 1024 * 1024 * MIB}
-
-
-class Size(msgspec.Struct, frozen=True):
-    """How big a machine is. `disk` 0 means that what it writes lives in its memory."""
-
-    cpus: int
-    memory: int
-    disk: int = 0
-
-    def __str__(self) -> str:
-        disk = f", {format_bytes(self.disk)} disk" if self.disk else ""
-        return f"{self.cpus} cpu, {format_bytes(self.memory)}{disk}"
+from encamp.model.machine import After, Share
+from encamp.model.recipe import AddedFile, Recipe
+from encamp.model.size import Size
 
 
-class Environment(msgspec.Struct, frozen=True):
+class Storage(enum.Enum):
+    """Where a machine keeps what it writes. Its size is enforced in every case."""
+
+    AUTO = "auto"
+    """In memory without a disk size; with one, whatever the host does best."""
+    RAM = "ram"
+    SPARSE = "sparse"
+    """A file with holes."""
+    QCOW2 = "qcow2"
+    """An overlay over what the template wrote."""
+    REFLINK = "reflink"
+    """A copy that shares its blocks, where the file system can (XFS, btrfs)."""
+    LVM = "lvm"
+    """A thin volume of the site's volume group."""
+
+
+class Answer(enum.Enum):
+    """Who answers first in a machine that has come up."""
+
+    GUEST = "guest"
+    """Encamp's guest program."""
+    QEMU_AGENT = "qemu-agent"
+    """qemu-guest-agent, in a disk that brings it along."""
+    SSH = "ssh"
+    """The ssh server of a disk."""
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to tell that a machine is ready for work. All that is given must hold."""
+
+    answer: Answer = Answer.GUEST
+    command: tuple[str, ...] = ()
+    """Succeeds, as root, in the machine."""
+    port: int | None = None
+    """A TCP port of the machine that answers."""
+    file: str | None = None
+    """A path that exists in the machine."""
+    timeout: float = 120.0
+    """Seconds until it is given up."""
+    interval: float = 0.5
+    """Seconds between two tries."""
+
+    @property
+    def tested(self) -> bool:
+        """Whether there is more to test than that the guest answers."""
+        return bool(self.command) or self.port is not None or self.file is not None
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A user that a machine shall know."""
+
     name: str
-    summary: str
+    uid: int
+    gid: int | None = None
+    """As the uid if not given."""
+    home: str | None = None
+    """/home/NAME if not given."""
+    shell: str = "/bin/sh"
+    ssh_keys: tuple[str, ...] = ()
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What each machine is handed at its first start, before it is ready."""
+
+    files: tuple[AddedFile, ...] = ()
+    variables: dict[str, str] = {}
+    users: tuple[Account, ...] = ()
+    ssh_keys: tuple[str, ...] = ()
+    """May log in as root and as the job's user."""
+    user_data: str | None = None
+    """Handed to the machine as it is: /run/encamp/user-data, and cloud-init's user data."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    summary: str = ""
+    image: Recipe | str
+    """How its image is built; or an image by name (`NAME[:VERSION]`) or digest."""
     size: Size
+    storage: Storage = Storage.AUTO
+    network: str = "none"
+    shares: tuple[Share, ...] = ()
+    devices: tuple[str, ...] = ()
+    """Devices beyond what every machine has."""
     kernel_arguments: tuple[str, ...] = ()
     templates: bool = True
     """May machines be cloned from a template, or must each one boot?"""
-    ready_timeout: float = 120.0
-    """Seconds a booting guest has to answer."""
-
-
-def parse_bytes(text: str, what: str, *, least: int = 0) -> int:
-    """A size as people write it: 512 (MiB), 512M, 2G, 1.5G."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise EncampError(
-            Code.USAGE, f"{what} '{text}' is not a size.", "Write for example 512M or 2G."
-        )
-    value = int(float(match[1]) * UNITS[match[2].upper()])
-    if value < least:
-        raise EncampError(
-            Code.USAGE,
-            f"{what} {text} is too small: at least {format_bytes(least)} is needed.",
-        )
-    return value
-
-
-def format_bytes(value: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
+    ready: Readiness = Readiness()
+    context: Context = Context()
+    after: After = After.DESTROY
+    labels: dict[str, str] = {}
+    classes: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    """Who may use it: names, and groups as `@group`; everybody if none is named."""
+    qemu: tuple[str, ...] = ()
+    """More words of QEMU's command line; only a site's administrators write them."""
+    origin: str = ""
+    """The file that describes it."""

@@ -15,11 +15,24 @@ class ImageFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Image(msgspec.Struct, frozen=True):
-    """A root file system with its kernel. `digest` is the SHA-256 over the files' digests."""
+class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What whoever made the image meant commands in it to find."""
+
+    variables: dict[str, str] = {}
+    workdir: str | None = None
+    command: tuple[str, ...] = ()
+    user: str | None = None
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """A root file system with its kernel, or a disk; or a layer over another image.
+
+    `digest` is the SHA-256 over its files' digests and its parent's.
+    """
 
     digest: str
     name: str
+    """What it was asked for by: NAME or NAME:VERSION, or nothing."""
     kernel_release: str
     created: float
     recipe: str
@@ -27,24 +40,51 @@ class Image(msgspec.Struct, frozen=True):
     files: tuple[ImageFile, ...]
     directory: Path
     """Where it lies on this host."""
+    parent: Image | None = None
+    """What it is a layer over: it has that one's kernel, and what is in neither is in none."""
+    defaults: Defaults = Defaults()
 
     ROOT = "root.squashfs"
     KERNEL = "vmlinuz"
     MODULES = "modules.cpio"
+    DISK = "disk.qcow2"
 
     @property
     def root(self) -> Path:
+        """Its own layer."""
         return self.directory / self.ROOT
 
     @property
+    def layers(self) -> tuple[Path, ...]:
+        """All its layers, each over those before it."""
+        return (*(self.parent.layers if self.parent else ()), self.root)
+
+    @property
+    def lineage(self) -> tuple[Image, ...]:
+        """The image and what it is a layer over, down to the first."""
+        return (self, *(self.parent.lineage if self.parent else ()))
+
+    @property
+    def bootable(self) -> Image:
+        """The one in the lineage that has the kernel."""
+        return self.parent.bootable if self.parent else self
+
+    @property
     def kernel(self) -> Path:
-        return self.directory / self.KERNEL
+        return self.bootable.directory / self.KERNEL
 
     @property
     def modules(self) -> Path:
         """The drivers a machine needs before its root file system is there, as a cpio archive."""
-        return self.directory / self.MODULES
+        return self.bootable.directory / self.MODULES
+
+    @property
+    def disk(self) -> Path | None:
+        """The whole disk that it is, if it is one."""
+        named = any(file.name == self.DISK for file in self.files)
+        return self.directory / self.DISK if named else None
 
     @property
     def size(self) -> int:
+        """Of its own files, without its parent's."""
         return sum(file.size for file in self.files)

@@ -6,8 +6,8 @@ import enum
 
 import msgspec
 
-from encamp.model.environment import Size
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import Size
 
 
 class State(enum.Enum):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from encamp.images.recipe import Recipe
+from encamp.model.recipe import Kind, Recipe
 
-MINI = Recipe(name="mini", kind="mini", suite="bookworm", packages=("busybox-static",))
+MINI = Recipe(name="mini", kind=Kind.MINI, suite="bookworm", packages=("busybox-static",))
 """BusyBox and nothing else: the smallest machine that can run a command."""
 
 DEBIAN12 = Recipe(
     name="debian12",
-    kind="debian",
+    kind=Kind.DEBIAN,
     suite="bookworm",
     packages=(
         "ca-certificates",
