@@ -24,7 +24,7 @@ from encamp.images.kernel import cached
 from encamp.images.store import ImageStore
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
-from encamp.model.recipe import EPOCH
+from encamp.model.recipe import EPOCH, Kind
 from encamp.progress import Silent
 from encamp.workplace import clear_cache, lock_of, workplace
 from tests.images.conftest import Told, left_over, stock
@@ -291,7 +291,7 @@ def test_a_disk_that_fills_up_is_named_and_left_clean(
 ) -> None:
     if packages:
         stock(small_disk, built)
-    monkeypatch.setitem(failures.NEEDED, "mini", 1)
+    monkeypatch.setitem(failures.NEEDED, Kind.MINI, 1)
     with pytest.raises(EncampError) as raised:
         build(small_disk)
     assert raised.value.code is Code.DISK_FULL
@@ -318,7 +318,7 @@ def test_a_disk_that_fills_up_under_debian_is_left_clean(
     small_disk: Home, built: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stock(small_disk, built)
-    monkeypatch.setitem(failures.NEEDED, "debian", 1)
+    monkeypatch.setitem(failures.NEEDED, Kind.DEBIAN, 1)
     with pytest.raises(EncampError) as raised:
         ImageStore(small_disk, shared=None).ensure(DEBIAN12)
     assert raised.value.code is Code.DISK_FULL

@@ -156,7 +156,7 @@ class ImageStore:
                 "Give more of it; see 'encamp image ls'.",
             )
         removed = [image for image in self.ls() if image.digest in digests and self.owns(image)]
-        from encamp.images.building import discard
+        from encamp.images.placing import discard
 
         discard(self.home, {name for name in named if named[name].digest in digests}, digests)
         return removed
