@@ -58,7 +58,7 @@ class BareMachine:
             path = f"/proc/self/fd/{memory}"
             backing = Backing(
                 name="bare",
-                root=f"/proc/self/fd/{root}",
+                roots=[f"/proc/self/fd/{root}"],
                 memory=f"memory-backend-file,share=off,mem-path={path}",
                 monitor=numbers[0],
                 ports=numbers[1:],

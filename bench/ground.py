@@ -70,6 +70,6 @@ async def _plan(keeper: Keeper) -> tuple[Plan, Template]:
     image = await asyncio.to_thread(keeper.maker.images.ensure, SHIPPED[ENVIRONMENT], Silent())
     verdict = await accelerator.decide(keeper.home, image, user, Silent())
     size = wanted_size(request, environment)
-    hardware = Hardware(verdict.accelerator, size, SHARE_SLOTS[0], request.network)
+    hardware = Hardware(verdict.accelerator, size, SHARE_SLOTS[0], environment.network)
     plan = Plan(request, environment, image, hardware, user)
     return plan, await keeper.maker.template(plan, Silent())

@@ -15,6 +15,7 @@ from encamp.agent.making import Maker
 from encamp.agent.phases import Phases
 from encamp.agent.recovery import recover
 from encamp.agent.session import mount_shares, session
+from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel
 from encamp.home import Home
 from encamp.machines import accelerator
@@ -49,7 +50,12 @@ class Keeper:
         """A machine that lives until somebody ends it."""
         phases = Phases()
         live = await self.maker.make(
-            request, tied=False, outlives=True, phases=phases, progress=progress
+            request,
+            find_environment(request.environment),
+            tied=False,
+            outlives=True,
+            phases=phases,
+            progress=progress,
         )
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
         await live.let_go()
@@ -145,7 +151,15 @@ class Keeper:
             verdict = await accelerator.decide(self.home, image, user, Silent())
             slots = share_slots_for(len(current.shares))
             assert slots is not None, "it had that many shares when it was made"
-            hardware = Hardware(verdict.accelerator, current.size, slots, current.network)
+            hardware = Hardware(
+                verdict.accelerator,
+                current.size,
+                slots,
+                current.network,
+                len(image.layers),
+                current.devices,
+                current.words,
+            )
             blueprint = Blueprint(
                 current.id, directory, hardware, image, user, current.shares, tied=False
             )

@@ -7,17 +7,16 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from encamp import programs
 from encamp.agent.journal import ClientLock, Journal, gone
 from encamp.agent.live import Live
-from encamp.agent.phases import Phases
-from encamp.agent.plan import Plan, check_name, check_shares, new_record, wanted_size
+from encamp.agent.phases import How, Phases
+from encamp.agent.plan import Plan, check_name, check_shares, new_record, wanted_shares, wanted_size
 from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
-from encamp.describe.environments import find_environment
-from encamp.describe.shipped import SHIPPED
 from encamp.guest.channel import Channel
 from encamp.home import Home
 from encamp.images.store import ImageStore
@@ -35,16 +34,19 @@ from encamp.machines.template import (
     TemplateStore,
     template_key,
 )
+from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
 from encamp.model.machine import Machine, Move, Phase
-from encamp.model.recipe import Recipe
 from encamp.progress import Progress
 
 First = Callable[[Channel, Machine], None]
 """Called with a new machine and its channel before its guest has answered: what is said then is
 already waiting for the guest when it wakes up."""
+
+
+T = TypeVar("T")
 
 
 class WouldNotWakeError(Exception):
@@ -65,6 +67,7 @@ class Maker:
     async def make(
         self,
         request: MachineRequest,
+        environment: Environment,
         *,
         tied: bool,
         outlives: bool,
@@ -75,22 +78,26 @@ class Maker:
     ) -> Live:
         """A machine that answers. `tied`: it is cleared away if this process dies before it says
         otherwise. `outlives`: its process does not end with this one."""
-        environment = find_environment(request.environment)
         user = process_user(request.owner.uid)
         size = wanted_size(request, environment)
         check_name(request.name)
-        slots = check_shares(request)
+        shares = wanted_shares(request, environment)
+        slots = check_shares(shares)
         with phases.time(Phase.CHECK, "checked") as how:
-            recipe = SHIPPED[environment.name]
-            image = self.images.find(recipe.name, recipe.digest())
-            if image is None:
-                how.word = "built"
-                image = await self._build(recipe, progress)
+            image = await self._image(environment, how, progress)
             self.images.check(image)
         with phases.time(Phase.START, "cloned") as how:
             verdict = await accelerator.decide(self.home, image, user, progress)
-            hardware = Hardware(verdict.accelerator, size, slots, request.network)
-            plan = Plan(request, environment, image, hardware, user)
+            hardware = Hardware(
+                verdict.accelerator,
+                size,
+                slots,
+                request.network or environment.network,
+                len(image.layers),
+                environment.devices,
+                environment.qemu,
+            )
+            plan = Plan(request, environment, image, hardware, user, shares)
             machine = new_record(plan, tied=tied, command=command)
             if environment.templates and not request.boot:
                 live = await self._clone(plan, machine, not outlives, progress, first)
@@ -122,9 +129,26 @@ class Maker:
             error.hint = "Its template was damaged and has been removed: try again."
             error.transient = True
 
-    async def _build(self, recipe: Recipe, progress: Progress) -> Image:
+    async def _image(self, environment: Environment, how: How, progress: Progress) -> Image:
+        """The environment's image, built or fetched if it is not here yet."""
+        wanted = environment.image
+        if isinstance(wanted, str):
+            found = self.images.resolve(wanted)
+            if found is not None:
+                return found
+            how.word = "fetched"
+            return await self._in_thread(self.images.fetch, wanted, progress)
+        found = self.images.find(wanted.name, wanted.digest())
+        if found is not None:
+            return found
+        how.word = "built"
+        return await self._in_thread(self.images.ensure, wanted, progress)
+
+    async def _in_thread(
+        self, get: Callable[[T, Progress], Image], wanted: T, progress: Progress
+    ) -> Image:
         try:
-            return await asyncio.to_thread(self.images.ensure, recipe, progress)
+            return await asyncio.to_thread(get, wanted, progress)
         except asyncio.CancelledError:
             # The thread would go on: what it runs must be ended for it.
             programs.stop_all()
@@ -208,7 +232,7 @@ class Maker:
                 plan.hardware,
                 plan.image,
                 plan.user,
-                plan.request.shares,
+                plan.shares,
                 tied=die_with_us,
             )
             try:

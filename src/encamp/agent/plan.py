@@ -14,7 +14,7 @@ from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
-from encamp.model.machine import Machine, State
+from encamp.model.machine import Machine, Share, State
 from encamp.model.size import MIB, Size
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
@@ -31,6 +31,7 @@ class Plan(msgspec.Struct):
     image: Image
     hardware: Hardware
     user: tuple[int, int] | None
+    shares: tuple[Share, ...] = ()
 
 
 def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
@@ -49,8 +50,10 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         created=now,
         changed=now,
         tied=tied,
-        network=plan.request.network,
-        shares=plan.request.shares,
+        network=plan.hardware.network,
+        shares=plan.shares,
+        devices=plan.hardware.devices,
+        words=plan.hardware.words,
         command=command,
     )
 
@@ -84,9 +87,16 @@ def check_name(name: str | None) -> None:
         )
 
 
-def check_shares(request: MachineRequest) -> int:
+def wanted_shares(request: MachineRequest, environment: Environment) -> tuple[Share, ...]:
+    """The environment's shares and the request's, which come first where both use one path."""
+    taken = {share.path for share in request.shares}
+    kept = tuple(share for share in environment.shares if share.path not in taken)
+    return (*kept, *request.shares)
+
+
+def check_shares(shares: tuple[Share, ...]) -> int:
     """How many 9p devices the shares need; each must be a directory that is really there."""
-    for share in request.shares:
+    for share in shares:
         if not Path(share.source).is_dir():
             missing = "is not a directory" if Path(share.source).exists() else "does not exist"
             raise EncampError(
@@ -104,7 +114,7 @@ def check_shares(request: MachineRequest) -> int:
                 f"Cannot show {share.source} at '{share.path}' in the machine.",
                 "Name an absolute path below '/', such as /data.",
             )
-    paths = [share.path for share in request.shares]
+    paths = [share.path for share in shares]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise EncampError(
@@ -112,11 +122,11 @@ def check_shares(request: MachineRequest) -> int:
             f"Two shares cannot both be shown at {twice}.",
             "Give one of them another path: --share DIR:PATH.",
         )
-    slots = share_slots_for(len(request.shares))
+    slots = share_slots_for(len(shares))
     if slots is None:
         raise EncampError(
             Code.USAGE,
-            f"A machine can have {SHARE_SLOTS[-1]} shares, not {len(request.shares)}.",
+            f"A machine can have {SHARE_SLOTS[-1]} shares, not {len(shares)}.",
             "Share a directory that contains several of them.",
         )
     return slots

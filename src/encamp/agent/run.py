@@ -15,6 +15,7 @@ from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.streams import Streams, attend
+from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Job, Outcome, User
@@ -34,6 +35,7 @@ ENDS = {
     After.PAUSE: "paused",
     After.SUSPEND: "suspended",
     After.KEEP: "kept",
+    After.SAVE: "saved",
 }
 
 
@@ -109,6 +111,8 @@ async def run_job(
     """Run a job from request to outcome. If this is cancelled, the machine is destroyed."""
     check_inputs(job.inputs)
     check_outputs(job.outputs)
+    environment = find_environment(job.machine.environment)
+    after = job.after or environment.after
     phases = Phases()
     stream: Stream | None = None
     owner = job.machine.owner
@@ -120,8 +124,9 @@ async def run_job(
     early = not job.inputs
     live = await keeper.maker.make(
         job.machine,
+        environment,
         tied=True,
-        outlives=job.after in (After.KEEP, After.PAUSE),
+        outlives=after in (After.KEEP, After.PAUSE),
         phases=phases,
         progress=progress,
         command=job.command.arguments,
@@ -146,12 +151,12 @@ async def run_job(
             if job.outputs:
                 copied = await _guarded(live, copy_out(live.channel, job.outputs, workdir, owner))
                 how.word = copied.summary
-        with phases.time(Phase.END, ENDS[job.after]):
-            await _end(keeper, live, job.after)
+        with phases.time(Phase.END, ENDS[after]):
+            await _end(keeper, live, after)
     except BaseException:
         await live.destroy()
         raise
-    if job.after is not After.DESTROY:
+    if after is not After.DESTROY:
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
     return Outcome(
         machine=live.machine.id,

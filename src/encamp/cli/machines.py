@@ -55,7 +55,7 @@ def start(
     memory: Memory = None,
     disk: Disk = None,
     share: Shares = None,
-    network: Network = "none",
+    network: Network = None,
     boot: BootFlag = False,
     name: Name = None,
     as_json: AsJson = False,

@@ -44,11 +44,12 @@ Shares = Annotated[
     ),
 ]
 Network = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--network",
         metavar="KIND",
         help="'none', or 'user': outgoing connections through this host.",
+        show_default="as the environment says: none",
     ),
 ]
 BootFlag = Annotated[bool, typer.Option("--boot", help="Boot it, even if it could be cloned.")]
@@ -110,13 +111,17 @@ def run(
             help="Copy files or trees out afterwards; SRC may be a pattern such as '*.csv'.",
         ),
     ] = None,
-    network: Network = "none",
+    network: Network = None,
     terminal: Terminal = False,
     timeout: Timeout = None,
     after: Annotated[
-        After,
-        typer.Option("--after", help="What becomes of the machine when the command has ended."),
-    ] = After.DESTROY,
+        After | None,
+        typer.Option(
+            "--after",
+            help="What becomes of the machine when the command has ended.",
+            show_default="as the environment says: destroy",
+        ),
+    ] = None,
     boot: BootFlag = False,
     name: Name = None,
     timings: Annotated[
@@ -208,14 +213,14 @@ def machine_request(
     memory: str | None,
     disk: str | None,
     share: list[str] | None,
-    network: str,
+    network: str | None,
     boot: bool,
     name: str | None,
 ) -> MachineRequest:
     from encamp.model.job import MachineRequest
     from encamp.model.size import parse_bytes
 
-    if network not in ("none", "user"):
+    if network not in (None, "none", "user"):
         raise EncampError(Code.USAGE, f"There is no network '{network}'.", "There are: none, user.")
     return MachineRequest(
         environment=environment,

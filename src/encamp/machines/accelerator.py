@@ -95,7 +95,8 @@ async def _try(
 
 async def _boots(home: Home, image: Image, user: tuple[int, int] | None) -> str | None:
     """Boot a guest under KVM: None if it answered, else why not."""
-    hardware = Hardware("kvm", Size(1, 256 * MIB), SHARE_SLOTS[0], "none")
+    layers = len(image.layers)
+    hardware = Hardware("kvm", Size(1, 256 * MIB), SHARE_SLOTS[0], "none", layers)
     with workplace(home, "kvm-trial") as place:
         directory = MachineDirectory(place.directory / "machine")
         directory.make(user, 0)

@@ -14,7 +14,7 @@ from encamp.guest.initramfs import guest_initramfs
 from encamp.home import Home
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.hardware import Disk, Hardware
+from encamp.machines.hardware import Disk, Hardware, drive_names
 from encamp.machines.kernel import unpack_kernel
 from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
 from encamp.machines.template import (
@@ -68,8 +68,11 @@ def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], direct
     initramfs.write_bytes(image.modules.read_bytes() + guest_initramfs(GUEST_PROGRAM))
     initramfs.chmod(0o444)
     kernel = unpack_kernel(image.kernel, directory / "kernel")
-    disk = ("encamp.disk=vdb",) if hardware.size.disk else ()
-    return Boot(kernel=kernel, initramfs=initramfs, arguments=(*disk, *extra))
+    roots, disk = drive_names(hardware)
+    arguments = [f"encamp.root={','.join(roots)}"]
+    if disk is not None:
+        arguments.append(f"encamp.disk={disk}")
+    return Boot(kernel=kernel, initramfs=initramfs, arguments=(*arguments, *extra))
 
 
 def make_disk(path: Path, size: int) -> None:

@@ -7,6 +7,7 @@ A clone must be given exactly the hardware its template had; only what stands be
 from __future__ import annotations
 
 import hashlib
+import string
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,16 @@ none for those without shares, since each device costs over a MiB."""
 TRANSLATION_BUFFER = {"tcg": 32}
 """MiB of translated code QEMU keeps per machine under software emulation."""
 
+DEVICES = {
+    "balloon": ("-device", "virtio-balloon-pci"),
+    "rng": (
+        *("-object", "rng-random,id=rng,filename=/dev/urandom"),
+        *("-device", "virtio-rng-pci,rng=rng"),
+    ),
+    "watchdog": ("-device", "i6300esb", "-action", "watchdog=poweroff"),
+}
+"""Devices an environment may ask for beyond what every machine has."""
+
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 
@@ -33,11 +44,18 @@ class Hardware(msgspec.Struct, frozen=True):
     size: Size
     share_slots: int
     network: str
+    layers: int = 1
+    """How many drives its read-only part is on: one for every layer of its image."""
+    devices: tuple[str, ...] = ()
+    """More of them: see `DEVICES`."""
+    words: tuple[str, ...] = ()
+    """What else an administrator wants QEMU to be told."""
 
     def digest(self) -> str:
         """Names the hardware by the very words that make it."""
         disk = Disk(overlay=False) if self.size.disk else None
-        nothing = Backing("", "", "", 0, [0] * PORTS, [("", True)] * self.share_slots, disk)
+        roots: list[Path | str] = [""] * self.layers
+        nothing = Backing("", roots, "", 0, [0] * PORTS, [("", True)] * self.share_slots, disk)
         words = command_line(Path(), self, nothing)
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
@@ -56,7 +74,8 @@ class Backing(msgspec.Struct):
     them: relative to its directory, or descriptors it inherits."""
 
     name: str
-    root: Path | str
+    roots: list[Path | str]
+    """The layers of the image, each over those before it."""
     memory: str
     """The memory backend's properties, less its id and size."""
     monitor: int
@@ -95,7 +114,8 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
             "-device",
             f"virtserialport,bus=ports.0,chardev=port{number},name=encamp.{number}",
         ]
-    words += _drive("root", f"file={_escape(str(backing.root))},format=raw,readonly=on")
+    for number, root in enumerate(backing.roots):
+        words += _drive(f"root{number}", f"file={_escape(str(root))},format=raw,readonly=on")
     if backing.disk is not None:
         kind = "format=raw"
         if backing.disk.overlay:
@@ -109,7 +129,16 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
         words += ["-device", f"virtio-9p-pci,fsdev=share{number},mount_tag=share{number}"]
     if hardware.network == "user":
         words += ["-netdev", "user,id=network", "-device", "virtio-net-pci,netdev=network,romfile="]
-    return words
+    for device in hardware.devices:
+        words += DEVICES[device]
+    return [*words, *hardware.words]
+
+
+def drive_names(hardware: Hardware) -> tuple[list[str], str | None]:
+    """What the guest's kernel calls the drives of the layers, and that of the disk."""
+    letters = string.ascii_lowercase
+    roots = [f"vd{letters[number]}" for number in range(hardware.layers)]
+    return roots, f"vd{letters[hardware.layers]}" if hardware.size.disk else None
 
 
 def _drive(name: str, properties: str) -> list[str]:

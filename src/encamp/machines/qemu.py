@@ -45,7 +45,6 @@ KERNEL_ARGUMENTS = (
     "init_on_alloc=0",
     "nowatchdog",
     "psi=0",
-    "encamp.root=vda",
 )
 """What guards tenants from each other is left out: a machine has one, and the host's kernel guards
 the host. What is measured for nobody is left out too."""
@@ -231,7 +230,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
 
         backing = Backing(
             name=blueprint.name,
-            root=inherit(blueprint.image.root),
+            roots=[inherit(layer) for layer in blueprint.image.layers],
             memory="memory-backend-ram",
             monitor=listen(MONITOR),
             ports=[listen(port_name(number)) for number in range(PORTS)],

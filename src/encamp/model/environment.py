@@ -101,6 +101,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ready: Readiness = Readiness()
     context: Context = Context()
     after: After = After.DESTROY
+    save_as: str | None = None
+    """The image that `after: save` makes: NAME or NAME:VERSION."""
     labels: dict[str, str] = {}
     classes: tuple[str, ...] = ()
     users: tuple[str, ...] = ()

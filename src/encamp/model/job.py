@@ -45,7 +45,8 @@ class MachineRequest(msgspec.Struct, frozen=True):
     memory: int | None = None
     disk: int | None = None
     shares: tuple[Share, ...] = ()
-    network: str = "none"
+    network: str | None = None
+    """As the environment says, if not given."""
     boot: bool = False
     """Boot it, even if it could be cloned."""
 
@@ -56,7 +57,9 @@ class Job(msgspec.Struct, frozen=True):
     inputs: tuple[Copy, ...] = ()
     outputs: tuple[Copy, ...] = ()
     timeout: float | None = None
-    after: After = After.DESTROY
+    after: After | None = None
+    """As the environment says, if not given."""
+    save_as: str | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):

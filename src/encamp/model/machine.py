@@ -119,6 +119,8 @@ class After(enum.Enum):
     PAUSE = "pause"
     SUSPEND = "suspend"
     KEEP = "keep"
+    SAVE = "save"
+    """Kept as a new image, then destroyed."""
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -154,6 +156,9 @@ class Machine(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     """What it was made to run, if it was made for one command."""
     phases: tuple[PhaseTime, ...] = ()
+    devices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """What else QEMU was told, by the administrator who described the environment."""
 
     def moved(self, move: Move, reason: str, now: float) -> Machine:
         """The record after a move; the machine must be in a state that allows it."""

@@ -21,7 +21,13 @@
 #include "network.h"
 #include "power.h"
 
-enum { LINE_LIMIT = 4096, LIST_LIMIT = 65536, DEVICE_WAIT_MS = 10000, STEP_NS = 2000000 };
+enum {
+    LINE_LIMIT = 4096,
+    LIST_LIMIT = 65536,
+    LAYERS_LIMIT = 256,
+    DEVICE_WAIT_MS = 10000,
+    STEP_NS = 2000000
+};
 
 static char command_line[LINE_LIMIT];
 
@@ -96,15 +102,35 @@ static void device_path(const char *name, char *to, size_t size)
     wait_for(to);
 }
 
+/* Mount the image's layers, given lowest first, and list them as overlayfs wants: highest first. */
+static void mount_layers(char *names, char *list, size_t size)
+{
+    size_t count = 0, used = 0;
+
+    list[0] = 0;
+    for (char *name; (name = strsep(&names, ",")) != NULL; count++) {
+        char device[96], where[32];
+
+        device_path(name, device, sizeof device);
+        size_t length = (size_t)snprintf(where, sizeof where, "/lower/%zu", count);
+        must_mount(device, where, "squashfs", MS_RDONLY, NULL);
+        if (used + length + 2 > size)
+            fatal("the image has too many layers");
+        memmove(list + length + 1, list, used + 1);
+        memcpy(list, where, length);
+        list[length] = used > 0 ? ':' : 0;
+        used = strlen(list);
+    }
+}
+
 /* The image below, what the machine writes above. */
 static void stack_layers(void)
 {
-    char word[64], device[96], options[96];
+    char word[LAYERS_LIMIT], device[LAYERS_LIMIT + 8], options[LAYERS_LIMIT + 96], layers[LAYERS_LIMIT];
 
     if (option("root", word, sizeof word) == NULL)
         fatal("the kernel's command line has no encamp.root");
-    device_path(word, device, sizeof device);
-    must_mount(device, "/lower", "squashfs", MS_RDONLY, NULL);
+    mount_layers(word, layers, sizeof layers);
 
     if (option("disk", word, sizeof word) != NULL) {
         device_path(word, device, sizeof device);
@@ -113,7 +139,7 @@ static void stack_layers(void)
     } else {
         if (option("scratch", word, sizeof word) == NULL)
             strcpy(word, "50%");
-        snprintf(options, sizeof options, "mode=0755,size=%s", word);
+        snprintf(options, sizeof options, "mode=0755,size=%.32s", word);
         must_mount("writable", "/writable", "tmpfs", 0, options);
     }
     int error = directory_make("/writable/upper", 0755);
@@ -121,8 +147,9 @@ static void stack_layers(void)
         error = directory_make("/writable/work", 0755);
     if (error != 0)
         fatal("the writable layer cannot be written: %s", strerror(error));
-    must_mount("encamp", "/machine", "overlay", 0,
-               "lowerdir=/lower,upperdir=/writable/upper,workdir=/writable/work");
+    snprintf(options, sizeof options,
+             "lowerdir=%s,upperdir=/writable/upper,workdir=/writable/work", layers);
+    must_mount("encamp", "/machine", "overlay", 0, options);
 }
 
 /* Empty the initramfs, whose files would stay in memory for ever. Mounts are left alone. */
