@@ -2,45 +2,156 @@
 
 from __future__ import annotations
 
-from encamp.describe.shipped import DEBIAN12, MINI
+import os
+import time
+from typing import TYPE_CHECKING
+
+from encamp.describe import compiled, places
+from encamp.describe.sources import Level
+from encamp.home import default_home
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
-from encamp.model.size import MIB, Size
 
-SHIPPED = {
-    environment.name: environment
-    for environment in (
-        Environment(
-            name="mini",
-            summary="BusyBox and Debian's kernel; stands in a fraction of a second",
-            image=MINI,
-            size=Size(cpus=1, memory=128 * MIB),
-        ),
-        Environment(
-            name="debian12",
-            summary="Debian 12 with the tools a job expects",
-            image=DEBIAN12,
-            size=Size(cpus=1, memory=512 * MIB),
-        ),
-    )
-}
+if TYPE_CHECKING:
+    from encamp.describe.library import Library
+    from encamp.model.job import User
 
 DEFAULT = "mini"
+KEPT = "environments"
+"""Where in the cache what was read from descriptions is kept."""
 
 
 def find_environment(name: str) -> Environment:
-    environment = SHIPPED.get(name)
+    """An environment of the files that the caller's request is to be judged by.
+
+    Later files cannot change what earlier ones describe. So mistakes in files that the wanted
+    environment does not build on are nobody's business now."""
+    now = time.time_ns()
+    found = places.look(places.environment_places())
+    if not name.isascii():
+        return _choose(_library(found), name)
+    mark = compiled.stamp(Environment, name, [entry.stamp for entry in found])
+    directory = default_home().cache / KEPT
+    place = name.encode() + os.fsencode(found[-1].place.path if found[-1].status else "")
+    environment = compiled.fetch(directory, place, mark, Environment)
     if environment is None:
-        raise EncampError(
-            Code.UNKNOWN_ENVIRONMENT, f"There is no environment '{name}'.", _nearest(name)
-        )
+        library = _library(found)
+        environment = _choose(library, name)
+        if not places.just_changed(found, now):
+            mark = compiled.stamp(Environment, name, [entry.stamp for entry in found])
+            compiled.keep(directory, place, mark, environment)
     return environment
 
 
-def _nearest(name: str) -> str:
-    import difflib
+def all_environments() -> dict[str, Environment]:
+    """All environments that can be used, if all that is described is in order."""
+    library = open_library()
+    environments = library.all()
+    library.mistakes.raise_any()
+    return environments
 
-    near = difflib.get_close_matches(name, SHIPPED, n=3, cutoff=0.4)
-    if near:
-        return f"Did you mean {' or '.join(repr(other) for other in near)}?"
-    return f"There are: {', '.join(sorted(SHIPPED))}."
+
+def open_library() -> Library:
+    """All that is described for the caller, mistakes included."""
+    return _library(places.look(places.environment_places()))
+
+
+def shipped_library() -> Library:
+    """What Encamp ships, whatever the site and the user add."""
+    return _library(places.look([places.shipped_environments()]))
+
+
+def may_use(environment: Environment, user: User) -> bool:
+    """Is this one of the users whom the environment is for?"""
+    if not environment.users or user.uid == 0:
+        return True
+    return any(
+        _has_group(user, name[1:]) if name.startswith("@") else name == user.name
+        for name in environment.users
+    )
+
+
+def check_use(environment: Environment, user: User) -> None:
+    if not may_use(environment, user):
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            f"Environment '{environment.name}' is not for you: {', '.join(environment.users)} may"
+            " use it.",
+            "Ask whoever runs this site, or see 'encamp env ls' for others.",
+        )
+
+
+def _has_group(user: User, name: str) -> bool:
+    import grp
+
+    try:
+        return grp.getgrnam(name).gr_gid in (user.gid, *user.groups)
+    except KeyError:
+        return False
+
+
+def _library(found: list[places.Found], *, anybody: bool = False) -> Library:
+    from encamp.describe.library import load
+
+    library = load(places.read(found, anybody=anybody))
+    library.ignored = [entry.refused for entry in found if entry.refused]
+    return library
+
+
+def _choose(library: Library, name: str) -> Environment:
+    if name not in library.described:
+        raise _unknown(library, name)
+    library.described_again(name).raise_any()
+    environment = library.environment(name)
+    if library.mistakes.of(library.sources_of(name)) or environment is None:
+        if library.is_abstract(name):
+            raise EncampError(
+                Code.UNKNOWN_ENVIRONMENT,
+                f"Environment '{name}' is abstract: it is only there to be extended.",
+                "'encamp env ls' lists those that can be used.",
+            )
+        # If there is something to correct, then all of it at once.
+        library.all()
+        library.mistakes.of(library.sources_of(name)).raise_any()
+        library.mistakes.raise_any()
+    assert environment is not None, "what has no mistakes can be resolved"
+    return environment
+
+
+def _unknown(library: Library, name: str) -> EncampError:
+    from encamp.describe.library import nearest
+
+    usable = [other for other in library.described if not library.is_abstract(other)]
+    # Its description may be where we could not or would not read it.
+    detail = [str(mistake) for mistake in sorted(library.mistakes.found)]
+    detail += [f"Not read: {sentence}" for sentence in library.ignored]
+    return EncampError(
+        Code.UNKNOWN_ENVIRONMENT,
+        f"There is no environment '{name}'.",
+        nearest(name, usable),
+        detail="\n".join(detail),
+    )
+
+
+def check_file(path: str, *, site: bool = False) -> int:
+    """How many environments a file describes, if it is in order beside the files it builds on."""
+    searched = places.environment_places()
+    wanted = places.look([places.Place(path, Level.HERE)])[0]
+    if wanted.status is None:
+        if wanted.refused:
+            raise EncampError(Code.INPUT_MISSING, wanted.refused)
+        raise EncampError(
+            Code.INPUT_MISSING, f"There is no file {path}.", "Name a file with descriptions."
+        )
+    found = places.look(searched[: Level.HERE])
+    same = [entry for entry in found if entry.is_same(wanted)]
+    level = same[0].place.level if same else Level.SITE if site else Level.HERE
+    before = [entry for entry in found if entry.place.level < level]
+    # Whose it is does not matter to somebody who only wants to know whether it is in order.
+    checked = places.Found(places.Place(path, level), wanted.status)
+    library = _library([*before, checked], anybody=True)
+    library.all()
+    library.mistakes.raise_any()
+    if library.ignored:
+        raise EncampError(Code.INPUT_MISSING, library.ignored[-1])
+    return sum(entry.source.path == path for entry in library.described.values())

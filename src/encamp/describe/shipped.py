@@ -1,26 +1,29 @@
-"""The recipes of the images that Encamp ships."""
+"""The recipes of the images that Encamp ships, by the names of their environments."""
 
 from __future__ import annotations
 
-from encamp.model.recipe import Kind, Recipe
+import functools
 
-MINI = Recipe(name="mini", kind=Kind.MINI, suite="bookworm", packages=("busybox-static",))
+from encamp.model.recipe import Recipe
+
+MINI: Recipe
 """BusyBox and nothing else: the smallest machine that can run a command."""
+DEBIAN12: Recipe
+SHIPPED: dict[str, Recipe]
 
-DEBIAN12 = Recipe(
-    name="debian12",
-    kind=Kind.DEBIAN,
-    suite="bookworm",
-    packages=(
-        "ca-certificates",
-        "iproute2",
-        "iputils-ping",
-        "less",
-        "netbase",
-        "procps",
-        "xz-utils",
-    ),
-)
-"""Debian 12 as a job expects it, without documentation and translations."""
 
-SHIPPED = {recipe.name: recipe for recipe in (MINI, DEBIAN12)}
+def __getattr__(name: str) -> object:
+    """Read from the shipped descriptions by whoever wants one of them."""
+    if name == "SHIPPED":
+        return _recipes()
+    if name.isupper() and name.lower() in _recipes():
+        return _recipes()[name.lower()]
+    raise AttributeError(name)
+
+
+@functools.cache
+def _recipes() -> dict[str, Recipe]:
+    from encamp.describe.environments import shipped_library
+
+    found = shipped_library().all()
+    return {name: shown.image for name, shown in found.items() if isinstance(shown.image, Recipe)}

@@ -9,22 +9,7 @@ import msgspec
 from encamp.model.machine import After, Share
 from encamp.model.recipe import AddedFile, Recipe
 from encamp.model.size import Size
-
-
-class Storage(enum.Enum):
-    """Where a machine keeps what it writes. Its size is enforced in every case."""
-
-    AUTO = "auto"
-    """In memory without a disk size; with one, whatever the host does best."""
-    RAM = "ram"
-    SPARSE = "sparse"
-    """A file with holes."""
-    QCOW2 = "qcow2"
-    """An overlay over what the template wrote."""
-    REFLINK = "reflink"
-    """A copy that shares its blocks, where the file system can (XFS, btrfs)."""
-    LVM = "lvm"
-    """A thin volume of the site's volume group."""
+from encamp.model.storage import Storage as Storage
 
 
 class Answer(enum.Enum):
@@ -82,6 +67,16 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """May log in as root and as the job's user."""
     user_data: str | None = None
     """Handed to the machine as it is: /run/encamp/user-data, and cloud-init's user data."""
+    run: tuple[str, ...] = ()
+    """Shell commands run as root, one after another, after all else is in place; a service is
+    started by one that ends in `&`, or that puts itself into the background."""
+
+    @property
+    def handed(self) -> bool:
+        """Whether there is anything to hand over that is not just said with every command."""
+        return bool(
+            self.files or self.users or self.ssh_keys or self.run or self.user_data is not None
+        )
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -42,6 +42,12 @@ class Code(enum.Enum):
     """The object is in a state that does not allow this."""
     COPY_FAILED = 80
     """A file could not be copied into or out of a machine."""
+    UNREACHABLE = 81
+    """A repository could not be reached, or broke off; later it may answer."""
+    UNTRUSTED = 82
+    """An image, or its name, is not signed by anybody whom this host is told to trust."""
+    NOT_READY = 83
+    """The guest answered, but what the environment calls ready did not come about in time."""
     TIMEOUT = 124
     """The time limit the request set has passed."""
 

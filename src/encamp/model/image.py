@@ -6,6 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+WORD = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]{0,98}[A-Za-z0-9])?"
+"""What the name and the version of an image look like; they become names of files."""
+
 
 class ImageFile(msgspec.Struct, frozen=True):
     """One file of an image and what it must contain."""
@@ -27,7 +30,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A root file system with its kernel, or a disk; or a layer over another image.
 
-    `digest` is the SHA-256 over its files' digests and its parent's.
+    `digest` is the SHA-256 over its files' digests, its parent's, its defaults and its kernel's
+    release: two images with the same are the same to every machine.
     """
 
     digest: str
@@ -56,7 +60,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def layers(self) -> tuple[Path, ...]:
-        """All its layers, each over those before it."""
+        """All its layers, each over those before it; none if it is a disk."""
+        if self.disk is not None:
+            return ()
         return (*(self.parent.layers if self.parent else ()), self.root)
 
     @property

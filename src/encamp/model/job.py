@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from encamp.model.machine import After, PhaseTime, Share
+from encamp.model.storage import Storage
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -44,11 +45,15 @@ class MachineRequest(msgspec.Struct, frozen=True):
     cpus: int | None = None
     memory: int | None = None
     disk: int | None = None
+    storage: Storage | None = None
+    """As the environment says, if not given."""
     shares: tuple[Share, ...] = ()
     network: str | None = None
     """As the environment says, if not given."""
     boot: bool = False
     """Boot it, even if it could be cloned."""
+    image: str | None = None
+    """Another image than the environment's: NAME, NAME:VERSION or (the beginning of) a digest."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -74,4 +79,6 @@ class Outcome(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
     """Output patterns that matched nothing."""
     problems: tuple[str, ...] = ()
-    """Outputs that could not be copied whole."""
+    """Outputs that could not be copied whole, and an image that was not saved."""
+    saved: str = ""
+    """The digest of the image that its machine was saved as."""

@@ -8,6 +8,7 @@ import msgspec
 
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import Size
+from encamp.model.storage import Storage
 
 
 class State(enum.Enum):
@@ -33,6 +34,7 @@ class Move(enum.Enum):
     RESUME = "resume"
     SUSPEND = "suspend"
     RESTORE = "restore"
+    SAVE = "save"
     STOP = "stop"
     KILL = "kill"
     FAIL = "fail"
@@ -46,6 +48,7 @@ TRANSITIONS: dict[Move, dict[State, State | None]] = {
     Move.RESUME: {State.PAUSED: State.RUNNING},
     Move.SUSPEND: {State.RUNNING: State.SUSPENDED, State.PAUSED: State.SUSPENDED},
     Move.RESTORE: {State.SUSPENDED: State.RUNNING},
+    Move.SAVE: {State.RUNNING: State.RUNNING},
     Move.STOP: {State.RUNNING: State.STOPPED},
     Move.KILL: {
         State.STARTING: State.STOPPED,
@@ -68,6 +71,7 @@ COMMANDS: dict[Move, str] = {
     Move.RESUME: "resume",
     Move.SUSPEND: "suspend",
     Move.RESTORE: "restore",
+    Move.SAVE: "save",
     Move.STOP: "stop",
     Move.KILL: "kill",
     Move.REMOVE: "rm",
@@ -151,6 +155,8 @@ class Machine(msgspec.Struct, frozen=True):
     """Key of the template it was cloned from; None if it was booted."""
     tied: bool = False
     """It has no life of its own: it ends with the process that asked for it."""
+    storage: Storage = Storage.RAM
+    """Where it keeps what it writes: never AUTO, that has been decided."""
     network: str = "none"
     shares: tuple[Share, ...] = ()
     command: tuple[str, ...] = ()
@@ -159,6 +165,18 @@ class Machine(msgspec.Struct, frozen=True):
     devices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """What else QEMU was told, by the administrator who described the environment."""
+    variables: dict[str, str] = {}
+    """What every command in it finds in its environment: the image's, and the context's."""
+    workdir: str | None = None
+    """Where commands start that do not say it, if that is there; else in their user's home."""
+    whole: bool = False
+    """It was made from a whole disk: it has its own init, and sets up its own network."""
+    guest: bool = True
+    """Whether Encamp's guest program answers in it; if not, it is reached by ssh alone."""
+    ssh: int = 0
+    """The port of this host that leads to its ssh server, if one does."""
+    handed: tuple[str, ...] = ()
+    """Files that its context put there: they are the machine's own, and no part of an image."""
 
     def moved(self, move: Move, reason: str, now: float) -> Machine:
         """The record after a move; the machine must be in a state that allows it."""

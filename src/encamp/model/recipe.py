@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-BUILDER = 2
+BUILDER = 5
 """Raised whenever the same recipe would be built into something different."""
 
 EPOCH = 1686355200
@@ -82,4 +82,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         # Not needed where images are only found by a digest somebody already has.
         import hashlib
 
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+        # Every field is written out: `omit_defaults` leaves out what *is* the default, and keeps
+        # what only equals it.
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        if isinstance(self.parent, Recipe):
+            fields["parent"] = {"recipe": self.parent.digest()}
+        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()

@@ -1,0 +1,181 @@
+"""`encamp env`: the environments that are described, and whether that is in order."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from encamp.model.errors import Code, EncampError
+
+if TYPE_CHECKING:
+    from encamp.describe.library import Library
+    from encamp.model.environment import Environment
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Environments: what jobs can ask for.")
+    group.command("ls")(env_ls)
+    group.command("show")(env_show)
+    group.command("check")(env_check)
+    group.command("schema")(env_schema)
+    app.add_typer(group, name="env")
+
+
+def env_ls(as_json: AsJson = False) -> None:
+    """List the environments you can ask for, and which file describes each."""
+    from encamp.cli.machines import print_json
+    from encamp.cli.tables import show, table
+    from encamp.describe.environments import open_library
+
+    library = open_library()
+    environments = library.all()
+    if as_json:
+        print_json(list(environments.values()))
+    else:
+        made = table("name", "image", "size", "file", "summary")
+        for environment in environments.values():
+            made.add_row(
+                environment.name,
+                _image(environment),
+                str(environment.size),
+                _short(environment.origin),
+                environment.summary,
+            )
+        show(made)
+    _tell_ignored(library)
+    library.mistakes.raise_any()
+
+
+def env_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    resolved: Annotated[
+        bool,
+        typer.Option("--resolved", help="All that it has and inherits, and where that is written."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how an environment is described, or what comes of that.
+
+    What --resolved prints is a description too; the comments say from which file, line and column
+    each value is.
+
+    Example: encamp env show debian12 --resolved
+    """
+    from encamp.cli.machines import print_json
+    from encamp.describe import showing
+    from encamp.describe.environments import find_environment, open_library
+
+    library = open_library()
+    abstract = name in library.described and library.is_abstract(name)
+    environment = None if abstract else find_environment(name)
+    if resolved:
+        lines = showing.resolved(library, name)
+        if as_json:
+            print_json(
+                {".".join(line.path): {"value": line.value, "from": line.origin} for line in lines}
+            )
+        else:
+            print(showing.as_yaml(name, lines))
+    elif as_json:
+        if environment is None:
+            raise EncampError(
+                Code.USAGE, f"Environment '{name}' is abstract.", "--resolved --json shows it."
+            )
+        print_json(environment)
+    else:
+        description = library.described[name]
+        print(f"# {description.source.path}:{description.line}:{description.column}")
+        print(showing.as_written(library, name))
+
+
+def env_check(
+    files: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...")] = None,
+    site: Annotated[
+        bool, typer.Option("--site", help="Judge FILE as if it were the site's own.")
+    ] = False,
+) -> None:
+    """Check descriptions, and report every mistake at once.
+
+    Without FILE, all files are checked that 'encamp env ls' reads, and the settings. A FILE is
+    checked with those it would build on."""
+    from encamp.describe.environments import check_file, open_library
+    from encamp.describe.settings import load_settings
+
+    failures = []
+    for file in files or ():
+        try:
+            print(f"{file}: {_counted(check_file(file, site=site))} in order")
+        except EncampError as error:
+            failures.append(error)
+    if not files:
+        library = open_library()
+        library.all()
+        _tell_ignored(library)
+        library.mistakes.raise_any()
+        load_settings()
+        for source in library.sources:
+            own = [entry for entry in library.described.values() if entry.source is source]
+            print(f"{source.path}: {_counted(len(own))} in order")
+    if failures:
+        raise _all_of(failures)
+
+
+def env_schema(
+    settings: Annotated[
+        bool, typer.Option("--settings", help="The one for settings.yaml instead.")
+    ] = False,
+) -> None:
+    """Print a JSON Schema of environments.yaml, for editors.
+
+    Example: encamp env schema > ~/.config/encamp/environments.schema.json
+    """
+    from encamp.cli.machines import print_json
+    from encamp.describe.schema import environments_schema, settings_schema
+
+    print_json(settings_schema() if settings else environments_schema())
+
+
+def _image(environment: Environment) -> str:
+    image = environment.image
+    if isinstance(image, str):
+        return image
+    return f"{image.name}:{image.version}" if image.version else image.name
+
+
+def _short(path: str) -> str:
+    """A path as its reader would write it."""
+    from pathlib import Path
+
+    from encamp.describe.places import shipped_environments
+
+    if path == shipped_environments().path:
+        return "(shipped)"
+    for start, shown in ((Path.cwd(), "."), (Path.home(), "~")):
+        if Path(path).is_relative_to(start):
+            return f"{shown}/{Path(path).relative_to(start)}"
+    return path
+
+
+def _counted(number: int) -> str:
+    return f"{number} environment{'' if number == 1 else 's'}"
+
+
+def _tell_ignored(library: Library) -> None:
+    for sentence in library.ignored:
+        print(f"encamp: not read: {sentence}", file=sys.stderr)
+
+
+def _all_of(failures: list[EncampError]) -> EncampError:
+    if len(failures) == 1:
+        return failures[0]
+    detail = "\n".join(error.detail or error.sentence for error in failures)
+    return EncampError(
+        Code.CONFIGURATION,
+        f"There are mistakes in {len(failures)} files.",
+        "The lines above say where and what is expected there.",
+        detail=detail,
+    )
