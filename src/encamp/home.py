@@ -105,15 +105,20 @@ class Home(msgspec.Struct, frozen=True):
         path = self.locks / f"{name}.lock"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(LOCK_POLL)
+            await wait_for_lock(fd)
             yield
         finally:
             os.close(fd)
+
+
+async def wait_for_lock(fd: int) -> None:
+    """Lock an open file that others may hold the lock of, without holding up the event loop."""
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            await asyncio.sleep(LOCK_POLL)
 
 
 def user_name(uid: int) -> str:

@@ -21,15 +21,25 @@ PACKAGES = {
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",
     "mksquashfs": "squashfs-tools",
+    "sqfs2tar": "squashfs-tools-ng",
+    "tar2sqfs": "squashfs-tools-ng",
+    "zstd": "zstd",
+    "skopeo": "skopeo",
     "mmdebstrap": "mmdebstrap",
     "mkfs.ext4": "e2fsprogs",
+    "lvs": "lvm2",
+    "lvcreate": "lvm2",
+    "lvchange": "lvm2",
+    "lvremove": "lvm2",
     "dpkg-deb": "dpkg",
     "apt-get": "apt",
     "apt-cache": "apt",
     "apt-config": "apt",
     "newuidmap": "uidmap",
+    "minisign": "minisign",
     "unshare": "util-linux",
     "setpriv": "util-linux",
+    "prlimit": "util-linux",
 }
 """Debian's package for each program Encamp calls."""
 
@@ -37,6 +47,10 @@ ADMINISTRATOR_PATHS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where Debian keeps programs that an ordinary user's PATH leaves out."""
 
 LAST_LINES = 12
+LONGEST_LINE = 16 << 10
+"""Characters; what goes on for longer without a new line comes in pieces."""
+MOST_OUTPUT = 256 << 20
+"""Characters of output that are kept for a caller. No program says so much in earnest."""
 
 ORPHANS_LAST = 2.0
 """Seconds in which a killed program's children are gone, unless nobody on this host reaps them."""
@@ -90,7 +104,8 @@ def run(
 ) -> str:
     """Run a program to its end and return what it printed.
 
-    `on_line` sees each line of its output (both streams) as it comes. `reads` becomes its input.
+    `on_line` sees each line of its output (both streams) as it comes; then none of it is kept and
+    returned, however much it is. `reads` becomes its input.
     `hold` are descriptors it keeps open, so that a lock lasts as long as anything it started.
     A failure becomes an `EncampError` that says what the program was for and quotes its last
     lines. The program and all it started end with this call, also when the call itself is
@@ -102,6 +117,7 @@ def run(
     argv = argument_list(command)
     last: deque[str] = deque(maxlen=LAST_LINES)
     everything: list[str] = []
+    kept = 0
     process: Program[str] = Program(
         argv,
         stdin=subprocess.DEVNULL if reads is None else reads,
@@ -123,12 +139,16 @@ def run(
         ).start()
     try:
         assert process.stdout is not None
-        for line in process.stdout:
+        while line := process.stdout.readline(LONGEST_LINE):
             heard[0] = time.monotonic()
-            everything.append(line)
             last.append(line.rstrip())
             if on_line is not None:
                 on_line(line.rstrip())
+                continue
+            everything.append(line)
+            kept += len(line)
+            if kept > MOST_OUTPUT:
+                raise failure(command, 0, "\n".join(last), f"{purpose}: it says too much", code)
         status = process.wait()
     except BaseException:
         end_group(process)

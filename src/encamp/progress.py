@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+FIGURES = " · "
+"""What follows it in a message changes all the time: a terminal shows it as it comes, a log now
+and then."""
+
 
 class Progress(Protocol):
     """One operation's progress. Called from any thread."""

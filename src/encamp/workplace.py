@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from encamp.home import Home
 
 LOCK = ".building"
 ELSEWHERE = "elsewhere"
+OUTSIDE = "outside"
+"""A file of this name tells that there may be something outside of the file system that must go
+first. Only whoever knows how to remove that removes the file; until then the workplace stays."""
 
 
 class Workplace(msgspec.Struct, frozen=True):
@@ -35,14 +38,16 @@ class Workplace(msgspec.Struct, frozen=True):
         return self.elsewhere() if forbidden else self.directory
 
     def elsewhere(self) -> Path:
-        """A second directory, which other users can enter even if the home is closed to them."""
+        """A second directory, which programs can pass even if the home is closed to them."""
         import tempfile
 
         path = Path(tempfile.gettempdir()) / f"encamp-{self.directory.name}"
+        if (self.directory / ELSEWHERE).exists():
+            return path
         # Noted before it is made: whoever cleans up after us finds it from here.
         (self.directory / ELSEWHERE).write_text(str(path))
-        path.mkdir(mode=0o755)
-        path.chmod(0o755)
+        path.mkdir(mode=0o711)
+        path.chmod(0o711)
         return path
 
 
@@ -55,6 +60,14 @@ def workplace(home: Home, name: str) -> Iterator[Workplace]:
     finally:
         remove_work(directory)
         os.close(lock)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file that is nobody else's to read, from its first byte on."""
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
 
 
 def lock_of(directory: Path) -> Path:
@@ -74,10 +87,11 @@ def claim(cache: Path, name: str) -> tuple[Path, int]:
         os.close(lock)
 
 
-def clear_cache(home: Home) -> int:
+def clear_cache(home: Home, release: Callable[[Path], None] = lambda directory: None) -> int:
     """Remove what killed processes left half done; how many such directories there were.
 
-    Costs one directory listing when there is nothing to do.
+    Costs one directory listing when there is nothing to do. `release` is called first with each
+    directory that tells of something outside.
     """
     try:
         left = [entry.path for entry in os.scandir(home.cache) if entry.name.endswith(LOCK)]
@@ -91,8 +105,10 @@ def clear_cache(home: Home) -> int:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_work(path.with_name(path.name.removesuffix(LOCK)))
-            removed += 1
+            directory = path.with_name(path.name.removesuffix(LOCK))
+            if (directory / OUTSIDE).exists():
+                release(directory)
+            removed += remove_work(directory)
         except BlockingIOError:
             pass
         finally:
@@ -100,38 +116,60 @@ def clear_cache(home: Home) -> int:
     return removed
 
 
-def remove_work(directory: Path) -> None:
-    """Remove a workplace, then its lock: as long as anything is left, the lock file says so."""
+def remove_work(directory: Path) -> bool:
+    """Remove a workplace, then its lock: as long as anything is left, the lock file says so.
+    Whether it is gone."""
+    if (directory / OUTSIDE).exists():
+        return False
     note = directory / ELSEWHERE
     with contextlib.suppress(FileNotFoundError):
         elsewhere = Path(note.read_text())
         if elsewhere.name == f"encamp-{directory.name}":
             remove_tree(elsewhere)
     remove_tree(directory)
-    if not directory.exists():
+    gone = not directory.exists()
+    if gone:
         lock_of(directory).unlink(missing_ok=True)
+    return gone
 
 
 def remove_tree(directory: Path) -> None:
     """Remove a directory, but nothing that is mounted in it, and also what other users own."""
     if not directory.exists() or mounted_below(directory):
         return
-    # Not needed where there is nothing to remove, as at the start of nearly every command.
-    import shutil
-
-    from encamp import programs
-    from encamp.model.errors import EncampError
-
-    shutil.rmtree(directory, ignore_errors=True)
+    remove_however_deep(directory)
     if directory.exists() and os.geteuid() != 0:
+        from encamp import programs
+        from encamp.model.errors import EncampError
+
         # Files of a root file system built without root belong to the user's subordinate ids.
         with contextlib.suppress(EncampError):
             programs.run(
-                ["mmdebstrap", "--unshare-helper", "rm", "-rf", directory],
+                ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", directory],
                 purpose="removing a half-built image",
                 cleaning=True,
             )
+        remove_however_deep(directory)
+
+
+def remove_however_deep(directory: Path) -> None:
+    """Remove a directory as far as we may, also one that somebody has nested deeper than Python can
+    follow: it must not be in the way of every command from then on."""
+    # Not needed where there is nothing to remove, as at the start of nearly every command.
+    import shutil
+
+    try:
         shutil.rmtree(directory, ignore_errors=True)
+    except RecursionError:
+        from encamp import programs
+        from encamp.model.errors import EncampError
+
+        with contextlib.suppress(EncampError):
+            programs.run(
+                ["rm", "-rf", "--one-file-system", "--", directory],
+                purpose="removing a deep directory",
+                cleaning=True,
+            )
 
 
 def mounted_below(directory: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from encamp.describe.shipped import MINI
+from encamp.describe.shipped import DEBIAN12, MINI
 from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.model.image import Image
@@ -45,6 +45,21 @@ def built(tmp_path_factory: pytest.TempPathFactory, first_build: Told) -> Home:
     return home
 
 
+@pytest.fixture(scope="session")
+def debian_build() -> Told:
+    """The progress of the session's first build of `debian12`."""
+    return Told()
+
+
+@pytest.fixture(scope="session")
+def debian_home(built: Home, debian_build: Told, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home where `debian12` was built, too. For reading only."""
+    home = Home(tmp_path_factory.mktemp("debian") / "home").prepare()
+    stock(home, built)
+    ImageStore(home, shared=None).ensure(DEBIAN12, debian_build)
+    return home
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     """An empty home."""
@@ -73,5 +88,5 @@ def stock(home: Home, built: Home) -> None:
 
 def left_over(home: Home) -> list[str]:
     """What a build left behind, beside what it keeps on purpose."""
-    kept = ("apt-", "kernels")
+    kept = ("apt-", "kernels", "environments", "steps")
     return sorted(path.name for path in home.cache.iterdir() if not path.name.startswith(kept))

@@ -157,6 +157,7 @@ class Lines:
         print(what, flush=True)
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even if whoever runs us ignores it
 ImageStore(Home(Path(sys.argv[1])), shared=None).ensure(SHIPPED[sys.argv[2]], Lines())
 """
 
@@ -390,6 +391,7 @@ def as_nobody(home: Home, recipe: str, results: multiprocessing.queues.Queue[str
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
+    os.environ["HOME"] = "/nonexistent"
     try:
         chosen = {"mini": MINI, "debian12": DEBIAN12}[recipe]
         results.put(ImageStore(home, shared=None).ensure(chosen, Silent()).digest)

@@ -9,9 +9,14 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from encamp.progress import FIGURES
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+FIGURES_EVERY = 10.0
+"""Seconds between two lines of a log that differ in figures only."""
 
 PATIENCE = 0.7
 """Seconds that may pass before anything is shown."""
@@ -28,6 +33,7 @@ class Bar:
         self._rich: RichProgress | None = None
         self._task: TaskID | None = None
         self._said = ""
+        self._said_at = 0.0
         self._timer: threading.Timer | None = None
         self._latest: tuple[str, float | None] = ("", None)
 
@@ -63,9 +69,10 @@ class Bar:
     def _show(self) -> None:
         what, fraction = self._latest
         if not self._terminal:
-            if what != self._said:
+            said, now = what.partition(FIGURES)[0], time.monotonic()
+            if said != self._said or (what != said and now - self._said_at >= FIGURES_EVERY):
                 print(f"encamp: {what}", file=sys.stderr, flush=True)
-                self._said = what
+                self._said, self._said_at = said, now
             return
         if self._rich is None:
             from rich.console import Console

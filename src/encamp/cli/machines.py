@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +16,12 @@ from encamp.cli.run import (
     Cpus,
     Disk,
     Environment,
+    ImageName,
     Memory,
     Name,
     Network,
     Shares,
+    StorageKind,
     machine_request,
 )
 from encamp.model.errors import Code, EncampError
@@ -54,8 +57,10 @@ def start(
     cpus: Cpus = None,
     memory: Memory = None,
     disk: Disk = None,
+    storage: StorageKind = None,
     share: Shares = None,
     network: Network = None,
+    image: ImageName = None,
     boot: BootFlag = False,
     name: Name = None,
     as_json: AsJson = False,
@@ -66,7 +71,9 @@ def start(
     """
     from encamp.cli.bar import Bar
 
-    request = machine_request(environment, cpus, memory, disk, share, network, boot, name)
+    request = machine_request(
+        environment, cpus, memory, disk, storage, share, network, boot, name, image
+    )
     with Bar() as bar:
         machine = asyncio.run(keeper().start(request, bar))
     if as_json:
@@ -150,15 +157,17 @@ def copy(
 
 def console(machine: One) -> None:
     """Print what the guest has printed since it booted."""
+    from encamp.machines.plain_file import plain_file
+
     kept = keeper()
     directory = kept.journal.directory(kept.journal.find(machine).id)
-    try:
-        fd = os.open(directory.console, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return
     sys.stdout.flush()
-    with open(fd, "rb") as file:
-        while piece := file.read(65536):
+    with ExitStack() as held:
+        try:
+            console = held.enter_context(plain_file(directory.console))
+        except OSError:
+            return
+        while piece := os.read(console, 65536):
             sys.stdout.buffer.write(piece)
 
 

@@ -26,9 +26,12 @@ def application(wanted: str = "") -> typer.Typer:
     app.callback(invoke_without_command=True)(_encamp)
     run.register(app)
     if wanted not in run.COMMANDS:
-        from encamp.cli import machines, stores
+        from encamp.cli import environments, images, machines, save, stores
 
         machines.register(app)
+        environments.register(app)
+        save.register(app)
+        images.register(app)
         stores.register(app)
     return app
 

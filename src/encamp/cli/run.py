@@ -11,6 +11,7 @@ import typer
 from encamp.cli import options
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import After
+from encamp.model.storage import Storage
 
 if TYPE_CHECKING:
     from encamp.model.job import Command, MachineRequest
@@ -20,7 +21,10 @@ COMMAND = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 Environment = Annotated[
     str,
     typer.Option(
-        "--environment", "-e", metavar="NAME", help="The environment to run in: mini or debian12."
+        "--environment",
+        "-e",
+        metavar="NAME",
+        help="The environment to run in; see 'encamp env ls'.",
     ),
 ]
 Cpus = Annotated[int | None, typer.Option("--cpus", metavar="N", help="Number of processors.")]
@@ -33,6 +37,14 @@ Disk = Annotated[
         "--disk",
         metavar="SIZE",
         help="A disk of its own for what it writes; without, that lives in its memory.",
+    ),
+]
+StorageKind = Annotated[
+    Storage | None,
+    typer.Option(
+        "--storage",
+        help="Where what it writes is kept: see docs/storage.md.",
+        show_default="as the environment says: auto",
     ),
 ]
 Shares = Annotated[
@@ -50,6 +62,14 @@ Network = Annotated[
         metavar="KIND",
         help="'none', or 'user': outgoing connections through this host.",
         show_default="as the environment says: none",
+    ),
+]
+ImageName = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="REFERENCE",
+        help="Another image than the environment's: NAME, NAME:VERSION or its digest.",
     ),
 ]
 BootFlag = Annotated[bool, typer.Option("--boot", help="Boot it, even if it could be cloned.")]
@@ -94,6 +114,7 @@ def run(
     cpus: Cpus = None,
     memory: Memory = None,
     disk: Disk = None,
+    storage: StorageKind = None,
     variables: Variables = None,
     workdir: Workdir = None,
     share: Shares = None,
@@ -122,6 +143,15 @@ def run(
             show_default="as the environment says: destroy",
         ),
     ] = None,
+    save_as: Annotated[
+        str | None,
+        typer.Option(
+            "--save-as",
+            metavar="NAME[:VERSION]",
+            help="The image that the machine is saved as afterwards; means --after save.",
+        ),
+    ] = None,
+    image: ImageName = None,
     boot: BootFlag = False,
     name: Name = None,
     timings: Annotated[
@@ -144,12 +174,15 @@ def run(
     from encamp.model.job import Job
 
     job = Job(
-        machine=machine_request(environment, cpus, memory, disk, share, network, boot, name),
+        machine=machine_request(
+            environment, cpus, memory, disk, storage, share, network, boot, name, image
+        ),
         command=command_of(command, variables, workdir, terminal),
         inputs=tuple(options.parse_copy(text, "--in") for text in inputs or ()),
         outputs=tuple(options.parse_copy(text, "--out") for text in outputs or ()),
         timeout=None if timeout is None else options.parse_duration(timeout),
-        after=after,
+        after=After.SAVE if after is None and save_as is not None else after,
+        save_as=save_as,
     )
     from encamp.cli.session import run_here
 
@@ -212,10 +245,12 @@ def machine_request(
     cpus: int | None,
     memory: str | None,
     disk: str | None,
+    storage: Storage | None,
     share: list[str] | None,
     network: str | None,
     boot: bool,
     name: str | None,
+    image: str | None = None,
 ) -> MachineRequest:
     from encamp.model.job import MachineRequest
     from encamp.model.size import parse_bytes
@@ -229,7 +264,9 @@ def machine_request(
         cpus=cpus,
         memory=None if memory is None else parse_bytes(memory, "--memory"),
         disk=None if disk is None else parse_bytes(disk, "--disk"),
+        storage=storage,
         shares=tuple(options.parse_share(text) for text in share or ()),
         network=network,
         boot=boot,
+        image=image,
     )

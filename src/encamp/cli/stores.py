@@ -1,4 +1,4 @@
-"""What the host keeps to make machines from: templates, images, and its verdict on KVM."""
+"""What the host keeps to make machines from: templates, and its verdict on KVM."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ def register(app: typer.Typer) -> None:
     templates.command("ls")(template_ls)
     templates.command("rm")(template_rm)
     app.add_typer(templates, name="template")
-    images = typer.Typer(help="Images: the read-only parts of environments.")
-    images.command("ls")(image_ls)
-    images.command("build")(image_build)
-    images.command("rm")(image_rm)
-    app.add_typer(images, name="image")
     app.command()(accelerator)
 
 
@@ -76,64 +71,6 @@ def template_rm(
     for key in chosen:
         store.remove(key)
         print(key[:8])
-
-
-def image_ls(as_json: AsJson = False) -> None:
-    """List the images of this host."""
-    from encamp.cli.machines import keeper, print_json
-    from encamp.cli.tables import format_bytes, moment, show, table
-
-    found = keeper().maker.images.ls()
-    if as_json:
-        print_json(found)
-        return
-    made = table("name", "digest", "kernel", "size", "made", "directory")
-    for image in found:
-        made.add_row(
-            image.name or "-",
-            image.digest[:12],
-            image.kernel_release,
-            format_bytes(image.size),
-            moment(image.created),
-            str(image.directory.parent),
-        )
-    show(made)
-
-
-def image_build(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)]) -> None:
-    """Build an environment's image now instead of on first use."""
-    from encamp.cli.bar import Bar
-    from encamp.cli.machines import keeper
-    from encamp.describe.environments import find_environment
-    from encamp.describe.shipped import SHIPPED
-
-    recipe = SHIPPED[find_environment(name).name]
-    store = keeper().maker.images
-    with Bar() as bar:
-        image = store.ensure(recipe, bar)
-    store.check(image)
-    print(f"{image.name} {image.digest}")
-
-
-def image_rm(
-    image: Annotated[list[str], typer.Argument(metavar="IMAGE...", show_default=False)],
-) -> None:
-    """Remove images by name or digest; they are built again when needed."""
-    from encamp.cli.machines import keeper
-
-    kept = keeper()
-    for wanted in image:
-        for found in kept.maker.images.ls():
-            if found.name != wanted and not found.digest.startswith(wanted):
-                continue
-            users = kept.uses_image(found.digest)
-            if users:
-                names = ", ".join(machine.name for machine in users)
-                raise EncampError(
-                    Code.WRONG_STATE, f"Image '{wanted}' is in use by {names}.", "End them first."
-                )
-        for removed in kept.maker.images.rm(wanted):
-            print(f"{removed.name or '-'} {removed.digest}")
 
 
 def accelerator(

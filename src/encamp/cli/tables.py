@@ -89,8 +89,11 @@ def print_machine(machine: Machine, more: dict[str, str]) -> None:
         "image": machine.image,
         "template": machine.template or "none: it was booted",
         "size": str(machine.size),
+        "storage": machine.storage.value,
         "network": machine.network,
     }
+    if machine.ssh:
+        facts["ssh"] = f"port {machine.ssh} of this host"
     for share in machine.shares:
         mode = "read-only" if share.readonly else "writable"
         facts[f"share {share.path}"] = f"{share.source} ({mode})"

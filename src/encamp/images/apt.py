@@ -6,15 +6,19 @@ whatever else the host's sources name has no part in it. apt verifies every sign
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from encamp import programs
 from encamp.images.portion import Portion
 from encamp.model.errors import Code, EncampError
+from encamp.workplace import write_private
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 HOST_LISTS = Path("/var/lib/apt/lists")
@@ -28,6 +32,10 @@ INDEX = re.compile(r"'(?P<uri>[^' ]+?)/+dists/(?P<suite>[^' ]+)/main/binary-amd6
 ROLE = re.compile(r"(?P<release>[a-z]+)(?P<role>-updates|-security|/updates|)")
 ARCHIVE_PATH = re.compile(r"debian|security", re.IGNORECASE)
 UNSIGNED = re.compile(r"(GPG error: |The repository ')(?P<uri>\S+) (?P<suite>\S+) (In)?Release")
+OWN_SOURCE = re.compile(
+    r"(?P<start>deb +(\[[^\]\n]*\] +)?)(?P<uri>[a-z+]+:[^\s]+)(?P<rest>( +[^\s\[\]]+)+)"
+)
+CHANGES = re.compile(r"(\d+) upgraded, (\d+) newly installed")
 DOWNLOADED = re.compile(r"dlstatus:\d+:([\d.]+):")
 ACQUIRE = re.compile(
     r"Acquire::(https?|ftp|Proxy|Retries|Check-Valid-Until|Check-Date|Max-ValidTime|"
@@ -53,6 +61,19 @@ class Source:
         # The key is named so that only Debian itself can vouch for what is installed.
         signed = f" signed-by={KEYRING}" if KEYRING.exists() else ""
         return f"deb [arch=amd64{signed}] {self.uri} {self.suite} main\n"
+
+
+def source_line(line: str) -> str:
+    """A source of the recipe's own, as apt reads it."""
+    found = OWN_SOURCE.fullmatch(line.strip())
+    if found is None:
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"'{line}' is no source of packages.",
+            "Write it as in sources.list: deb [signed-by=/path/to/key] URI SUITE COMPONENT...",
+        )
+    # Packages in a directory of the host are not to be seen from inside a tree.
+    return f"{found['start']}{found['uri'].replace('file:', 'copy:', 1)}{found['rest']}\n"
 
 
 def host_sources(suite: str) -> tuple[Source, ...]:
@@ -88,7 +109,10 @@ def sources_for(suite: str, uris: str) -> tuple[Source, ...]:
     return ours if any(source.suite == suite for source in ours) else ()
 
 
-def acquire_settings() -> list[str]:
+NETRC, NETRC_PARTS = Path("/etc/apt/auth.conf"), Path("/etc/apt/auth.conf.d")
+
+
+def acquire_settings(netrc: Path = NETRC, parts: Path = NETRC_PARTS) -> list[str]:
     """The host's settings for reaching a mirror (proxies, certificates), as lines of apt.conf."""
     said = programs.run(
         ["apt-config", "dump", "--format", '%f "%v";%n', "Acquire"],
@@ -96,20 +120,31 @@ def acquire_settings() -> list[str]:
         environment=environment(),
     )
     lines = [line for line in said.splitlines() if ACQUIRE.fullmatch(line)]
-    return [
-        *lines,
-        'Dir::Etc::netrc "/etc/apt/auth.conf";',
-        'Dir::Etc::netrcparts "/etc/apt/auth.conf.d";',
-    ]
+    return [*lines, f'Dir::Etc::netrc "{netrc}";', f'Dir::Etc::netrcparts "{parts}";']
+
+
+def passwords() -> str:
+    """Those that the host has for mirrors, as far as we may read them."""
+    found = []
+    for path in (NETRC, *sorted(NETRC_PARTS.glob("*.conf"))):
+        with contextlib.suppress(OSError):
+            found.append(f"{path.read_text()}\n")
+    return "".join(found)
 
 
 class Apt:
-    """A private apt for one suite, in a directory of the cache."""
+    """A private apt for one suite, in a directory of the cache.
 
-    def __init__(self, directory: Path, suite: str, hold: tuple[int, ...] = ()) -> None:
+    `more` are source lines of the recipe's own, beside those of Debian's archive.
+    """
+
+    def __init__(
+        self, directory: Path, suite: str, hold: tuple[int, ...] = (), more: tuple[str, ...] = ()
+    ) -> None:
         self.directory = directory
         self.suite = suite
         self.hold = hold
+        self.more = tuple(source_line(line) for line in more)
         self.sources = host_sources(suite)
         self.lists = directory / "lists"
         for path in (self.lists / "partial", directory / "archives" / "partial"):
@@ -121,9 +156,24 @@ class Apt:
     def source_list(self) -> Path:
         return self.directory / "sources.list"
 
+    @property
+    def archives(self) -> Path:
+        return self.directory / "archives"
+
+    def source_lines(self) -> str:
+        return "".join((*map(Source.line, self.sources), *self.more))
+
+    def state(self) -> str:
+        """Names what the archive offers now: changes whenever its lists do."""
+        digest = hashlib.sha256(self.source_lines().encode())
+        for path in sorted(self.lists.glob("*Release")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
     def configure(self) -> None:
         path = self.directory
-        self.source_list.write_text("".join(map(Source.line, self.sources)))
+        # There may be passwords in it.
+        write_private(self.source_list, self.source_lines())
         (path / "apt.conf").write_text(
             f"""\
 #clear APT::Update;
@@ -176,7 +226,7 @@ Dir::Etc::preferencesparts "/dev/null";
             known = stamp.read_text()
             # Without those that turned out not to be Debian's.
             sources = tuple(each for each in self.sources if each.line() in known)
-            if "".join(map(Source.line, sources)) == known:
+            if "".join((*map(Source.line, sources), *self.more)) == known:
                 self.sources = sources
                 self.configure()
                 return
@@ -186,7 +236,7 @@ Dir::Etc::preferencesparts "/dev/null";
         except EncampError as error:
             self.drop_strangers(error)
             self.fetch_lists(progress)
-        stamp.write_text(self.source_list.read_text())
+        write_private(stamp, self.source_list.read_text())
 
     def fetch_lists(self, progress: Portion) -> None:
         self.call(
@@ -212,6 +262,33 @@ Dir::Etc::preferencesparts "/dev/null";
             ) from error
         self.sources = kept
         self.configure()
+
+    def fetch(self, packages: Sequence[str], status: Path, lists: Path, debs: Path) -> None:
+        """Fetch packages, with those they need, for a tree that has some already."""
+        places = {"State::status": status, "State::lists": lists, "Cache::archives": debs}
+        options = [f"--option=Dir::{name}={path}" for name, path in places.items()]
+        self.call(
+            *("apt-get", *options, "--option=APT::Install-Recommends=0"),
+            *("--yes", "--download-only", "install", *packages),
+            purpose="fetching packages",
+        )
+
+    def is_current(self, status: Path) -> bool:
+        """Whether the archive has nothing newer for a tree with these packages."""
+        said = self.call(
+            *("apt-get", "--simulate", "--option", f"Dir::State::status={status}"),
+            *("--option", "APT::Install-Recommends=0", "dist-upgrade"),
+            purpose="looking for newer packages",
+        )
+        changes = CHANGES.search(said)
+        return changes is not None and changes[1] == changes[2] == "0"
+
+    def knows(self, package: str) -> bool:
+        """Whether the suite has a package of this name."""
+        said = self.call(
+            "apt-cache", "pkgnames", package, purpose=f"looking for the Debian package '{package}'"
+        )
+        return package in said.split()
 
     def show(self, package: str) -> dict[str, str]:
         """What the archive says about the version of a package that would be installed."""

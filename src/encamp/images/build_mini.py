@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import Path
 
 from encamp import programs
+from encamp.images import tree
 from encamp.images.apt import Apt
 from encamp.images.portion import Portion
 from encamp.model.errors import Code, EncampError
@@ -65,14 +65,16 @@ def fetch(recipe: Recipe, work: Workplace, apt: Apt, progress: Portion) -> None:
     apt.download(package, work.directory, progress.part(0, 0.6))
 
 
-def build_root(recipe: Recipe, work: Workplace, apt: Apt, progress: Portion) -> Path:
-    """The root file system as a tar archive."""
+def build_root(work: Workplace, progress: Portion) -> tree.Entries:
+    """The root tree, once the package is there."""
     progress.update("assembling BusyBox", 0.6)
     deb = next(work.directory.glob("*.deb"))
     unpacked = work.for_programs() / "busybox"
     programs.run(["dpkg-deb", "-x", deb, unpacked], purpose="unpacking BusyBox", hold=(work.lock,))
-    binary = unpacked / BUSYBOX
-    if not binary.exists():
+    # Where newer releases put all their programs, it is below /usr.
+    places = (unpacked / BUSYBOX, unpacked / "usr" / BUSYBOX)
+    binary = next((path for path in places if path.exists()), None)
+    if binary is None:
         raise EncampError(Code.BUILD_FAILED, f"The Debian package {deb.name} lacks /{BUSYBOX}.")
     applets = programs.run(
         [binary, "--list-full"], purpose="asking BusyBox what it can do", hold=(work.lock,)
@@ -81,7 +83,7 @@ def build_root(recipe: Recipe, work: Workplace, apt: Apt, progress: Portion) -> 
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
         fill(tar, binary.read_bytes(), applets.split())
     progress.update("assembling BusyBox", 1.0)
-    return path
+    return tree.read(path)
 
 
 def fill(tar: tarfile.TarFile, busybox: bytes, applets: list[str]) -> None:
@@ -90,7 +92,7 @@ def fill(tar: tarfile.TarFile, busybox: bytes, applets: list[str]) -> None:
     for name, text in sorted(FILES.items()):
         add(tar, name, 0o644, text.encode())
     add(tar, BUSYBOX, 0o755, busybox)
-    for applet in sorted(set(applets) - {BUSYBOX, "linuxrc"}):
+    for applet in sorted(set(applets) - {BUSYBOX, f"usr/{BUSYBOX}", "linuxrc"}):
         add(tar, applet, 0o777, kind=tarfile.SYMTYPE, link=f"/{BUSYBOX}")
 
 

@@ -7,11 +7,14 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from encamp.model.errors import Code, EncampError
-from encamp.model.image import Image, ImageFile
+from encamp.model.image import Defaults, Image, ImageFile
 from encamp.progress import Progress
 
 CHUNK = 1 << 20
+NO_DEFAULTS = Defaults()
 
 
 def describe(path: Path) -> ImageFile:
@@ -24,10 +27,21 @@ def describe(path: Path) -> ImageFile:
     return ImageFile(path.name, size, digest.hexdigest())
 
 
-def image_digest(files: Iterable[ImageFile], parent: str | None = None) -> str:
+def image_digest(
+    files: Iterable[ImageFile],
+    parent: str | None = None,
+    defaults: Defaults = NO_DEFAULTS,
+    kernel_release: str = "",
+) -> str:
+    """Names all of an image that machines of it depend on. No file's name has a colon."""
     digest = hashlib.sha256()
     if parent is not None:
         digest.update(f"parent {parent}\n".encode())
+    if defaults != NO_DEFAULTS:
+        written = msgspec.json.encode(msgspec.to_builtins(defaults), order="sorted")
+        digest.update(b"defaults: " + written + b"\n")
+    if kernel_release:
+        digest.update(f"kernel: {kernel_release}\n".encode())
     for file in sorted(files, key=lambda file: file.name):
         digest.update(f"{file.name} {file.sha256}\n".encode())
     return digest.hexdigest()
@@ -38,8 +52,8 @@ def check_content(
 ) -> None:
     """Read every file of an image and compare; raise what is wrong first."""
     parent = image.parent.digest if image.parent else None
-    if image_digest(image.files, parent) != image.digest:
-        raise corrupt(image, f"its list of files does not match its digest {image.digest}")
+    if image_digest(image.files, parent, image.defaults, image.kernel_release) != image.digest:
+        raise corrupt(image, f"its record does not match its digest {image.digest}")
     done, whole = 0, max(1, image.size)
     for file in image.files:
         progress.update(f"checking image '{image.name}'", done / whole)
@@ -63,8 +77,23 @@ def check_content(
                 image,
                 f"{file.name} has SHA-256 {found.sha256} where {file.sha256} was expected",
             )
+        refusal = disk_refusal(image.directory / file.name)
+        if refusal is not None:
+            raise corrupt(image, f"{file.name} {refusal}")
         done += file.size
     progress.update(f"checking image '{image.name}'", 1.0)
+
+
+def disk_refusal(path: Path) -> str | None:
+    """Why a disk must not be shown to QEMU, which would open whatever files of the host it names;
+    whoever made an image knows its digest, too."""
+    if path.name != Image.DISK:
+        return None
+    from encamp.images.qcow2 import read_qcow2
+
+    with path.open("rb") as file:
+        header = read_qcow2(file.fileno())
+    return "is not a qcow2 file" if header is None else header.refusal()
 
 
 def corrupt(image: Image, what: str) -> EncampError:
@@ -72,7 +101,7 @@ def corrupt(image: Image, what: str) -> EncampError:
         Code.CORRUPT,
         f"Image '{image.name}' is damaged: {what}.",
         f"Remove it with 'encamp image rm {image.name or image.digest[:12]}'; "
-        "it is built again on next use.",
+        "it is pulled or built again on next use.",
     )
 
 

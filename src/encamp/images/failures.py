@@ -17,8 +17,16 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.recipe import Kind, Recipe
 
 MIB = 1 << 20
-NEEDED = {Kind.MINI: 160 * MIB, Kind.DEBIAN: 500 * MIB}
-"""Disk that a build takes at its peak, with the packages it fetches."""
+NEEDED = {
+    Kind.MINI: 160 * MIB,
+    Kind.DEBIAN: 700 * MIB,
+    Kind.OCI: 300 * MIB,
+    Kind.ROOTFS: 300 * MIB,
+    Kind.LAYER: 300 * MIB,
+    Kind.DISK: 32 * MIB,
+}
+"""Disk that a build takes at its peak, with the packages it fetches; for what comes from
+elsewhere, the least that can do."""
 
 FULL = re.compile(r"No space left|enough free space|[Oo]ut of space|Disk quota exceeded")
 NETWORK = re.compile(
@@ -75,7 +83,8 @@ def build_failed(error: EncampError, recipe: Recipe) -> EncampError:
 def fullest(home: Home, recipe: Recipe) -> Path:
     """Of the places a build writes to, the one with the least room."""
     places = [home.root]
-    if recipe.kind is Kind.DEBIAN and os.geteuid() != 0:
+    if recipe.kind is not Kind.MINI and os.statvfs(home.root).f_flag & (os.ST_NOEXEC | os.ST_NODEV):
+        # Where a workplace goes whose programs have to run.
         places.append(Path(tempfile.gettempdir()))
     return min(places, key=free)
 

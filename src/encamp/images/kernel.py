@@ -35,6 +35,10 @@ WANTED = (
     # ext4 asks for this one by what it does, not by its name.
     "crc32c_generic",
     "ext4",
+    # For devices that environments may ask for.
+    "virtio_balloon",
+    "virtio_rng",
+    "i6300esb",
 )
 """Drivers, in the order in which they are wanted; what each depends on comes before it."""
 
@@ -61,6 +65,8 @@ class KernelRecord(msgspec.Struct):
 
     release: str
     sha256: dict[str, str]
+    wanted: tuple[str, ...] = ()
+    """Drivers that were asked for: another Encamp may want others."""
 
 
 def get_kernel(home: Home, apt: Apt, package: str, progress: Portion) -> Kernel:
@@ -71,10 +77,15 @@ def get_kernel(home: Home, apt: Apt, package: str, progress: Portion) -> Kernel:
         raise EncampError(
             Code.BUILD_FAILED, f"The Debian package '{package}' depends on no kernel."
         )
-    place = home.cache / "kernels" / f"{versioned[0]}_{said['Version']}"
+    slot = f"{apt.suite}_{package}_"
+    place = home.cache / "kernels" / f"{slot}{versioned[0]}_{said['Version']}"
     kernel = cached(place)
     if kernel is None:
         kernel = fetch(home, apt, versioned[0], place, progress)
+        # One of each kind is kept: the others are older, or were found damaged.
+        for old in place.parent.glob(f"{slot}*"):
+            if old != place:
+                remove_tree(old)
     progress.update("kernel ready", 1.0)
     return kernel
 
@@ -88,7 +99,7 @@ def cached(place: Path) -> Kernel | None:
         )
     except (OSError, msgspec.DecodeError):
         return None
-    return Kernel(record.release, place) if whole else None
+    return Kernel(record.release, place) if whole and record.wanted == WANTED else None
 
 
 def fetch(home: Home, apt: Apt, package: str, place: Path, progress: Portion) -> Kernel:
@@ -101,12 +112,10 @@ def fetch(home: Home, apt: Apt, package: str, place: Path, progress: Portion) ->
         for name, data in contents.items():
             (result / name).write_bytes(data)
         sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-        record = KernelRecord(unpacked.release, sums)
+        record = KernelRecord(unpacked.release, sums, WANTED)
         (result / "kernel.json").write_bytes(msgspec.json.encode(record))
         place.parent.mkdir(exist_ok=True)
-        # One kernel is kept: the others are older, or were found damaged.
-        for old in place.parent.iterdir():
-            remove_tree(old)
+        remove_tree(place)
         result.rename(place)
     return Kernel(unpacked.release, place)
 
@@ -159,7 +168,7 @@ def worth_keeping(path: PurePosixPath) -> bool:
         return False
     area, *rest = parts[parts.index("kernel") + 1 :]
     if area == "drivers":
-        return rest[0] == "virtio" or len(rest) == 2
+        return rest[0] in ("virtio", "watchdog") or "hw_random" in rest or len(rest) == 2
     return area in ("arch", "crypto", "fs", "lib", "net")
 
 

@@ -1,0 +1,174 @@
+"""Who needs which images: machines, other images, and whoever has used one lately."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from encamp.home import SYSTEM_HOME, Home
+from encamp.images.records import RECORD, directories, links, read_record, stamp_path
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import ALIVE, State
+
+
+class User(msgspec.Struct, frozen=True):
+    """As much of a machine's record as says which image it needs."""
+
+    name: str
+    image: str
+    state: State
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """As much of an image's record as says what it is a layer over."""
+
+    parent: str | None = None
+
+
+USERS = msgspec.json.Decoder(User)
+LAYERS = msgspec.json.Decoder(Layer)
+LARGEST = 1 << 20
+"""Bytes of a record; more is not read of what lies in somebody else's home."""
+
+
+def users(home: Home) -> dict[str, list[str]]:
+    """Digests of images that machines of this home need, to go on or to wake up, with the
+    machines' names."""
+    found: dict[str, list[str]] = {}
+    for path in home.machines.glob("*/machine.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            user = USERS.decode(path.read_bytes())
+            if user.state in ALIVE or user.state is State.SUSPENDED:
+                found.setdefault(user.image, []).append(user.name)
+    return found
+
+
+def opened(home: Home) -> set[str]:
+    """Digests of images whose files any process of the host has open, as far as we may know:
+    root's images serve machines of all accounts. Records do not count, which are opened to be
+    locked."""
+    # The system shows where files really are.
+    prefix = f"{home.images.resolve()}/"
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            target = str(path.readlink())
+            digest, _, file = target.removeprefix(prefix).partition("/")
+            if target.startswith(prefix) and file != RECORD:
+                found.add(digest)
+    return found
+
+
+def elsewhere(home: Home) -> dict[str, list[str]]:
+    """Digests of images of the system's home that other accounts' homes rely on, as far as they
+    can be found and read: for machines that sleep, and as what their own images are layers over;
+    with those homes."""
+    found: dict[str, list[str]] = {}
+    if home.root.resolve() != SYSTEM_HOME.resolve():
+        return found
+    for other in account_homes():
+        if other.root.resolve() == home.root.resolve():
+            continue
+        for path in other.machines.glob("*/machine.json"):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                user = USERS.decode(_read_foreign(path))
+                if user.state in ALIVE or user.state is State.SUSPENDED:
+                    found.setdefault(user.image, []).append(f"'{user.name}' in {other.root}")
+        for path in other.images.glob(f"*/{RECORD}"):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                parent = LAYERS.decode(_read_foreign(path)).parent
+                if parent is not None:
+                    found.setdefault(parent, []).append(f"an image in {other.images}")
+    return found
+
+
+def account_homes() -> Iterator[Home]:
+    """Where the accounts of this host have their homes unless they chose another place."""
+    accounts = {Path(account.pw_dir) for account in pwd.getpwall()}
+    with contextlib.suppress(OSError):
+        accounts |= set(Path("/home").iterdir())
+    for directory in sorted(accounts):
+        root = directory / ".local" / "share" / "encamp"
+        with contextlib.suppress(OSError):
+            if root.is_dir():
+                yield Home(root)
+
+
+def _read_foreign(path: Path) -> bytes:
+    """A small file that anybody may have put there: nothing to wait for, no way elsewhere."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return b""
+        return os.read(handle, LARGEST)
+    finally:
+        os.close(handle)
+
+
+def parents(home: Home) -> dict[str, str]:
+    """What each image of the home is a layer over, if it is one."""
+    return {
+        record.digest: record.parent
+        for directory in directories(home)
+        if (record := read_record(directory)) is not None and record.parent is not None
+    }
+
+
+def with_parents(digests: Collection[str], above: dict[str, str]) -> set[str]:
+    found: set[str] = set()
+    for digest in digests:
+        while digest not in found:
+            found.add(digest)
+            if digest not in above:
+                break
+            digest = above[digest]
+    return found
+
+
+def last_used(home: Home, digest: str) -> float:
+    for path in (stamp_path(home, digest), home.images / digest):
+        with contextlib.suppress(OSError):
+            return path.stat().st_mtime
+    return 0.0
+
+
+def own_size(directory: Path) -> int:
+    """What an image really takes of the disk."""
+    found = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(directory):
+            found += entry.stat(follow_symlinks=False).st_blocks * 512
+    return found
+
+
+def check_unneeded(home: Home, wanted: str, digest: str) -> None:
+    """Refuse to remove an image that a machine or another image needs."""
+    above = parents(home)
+    over = [child for child, parent in above.items() if parent == digest]
+    if over:
+        tags = [tag for tag, link in links(home).items() if link.digest in over]
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Image '{wanted}' is what {', '.join(tags) or over[0][:12]} is a layer over.",
+            "Remove that first.",
+        )
+    machines = users(home).get(digest, []) + elsewhere(home).get(digest, [])
+    if machines:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Image '{wanted}' is in use by {', '.join(machines)}.",
+            "End them first.",
+        )
+    if digest in opened(home):
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Image '{wanted}' is in use: some process has its files open.",
+            "It may be a machine of another account, or a template ('encamp template ls').",
+            transient=True,
+        )
