@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
+from encamp.machines import volumes
+from encamp.machines.plain_file import plain_file
+from encamp.workplace import remove_however_deep
+
 TAIL = 4096
+
+DOOMED = "."
+"""Begins the name of a directory that is being removed."""
 
 KEPT = frozenset({"machine.json", "qemu.log", "run", "client", "lock", "moving"})
 """What stays of a machine that has ended, beside its console."""
@@ -46,6 +52,11 @@ class MachineDirectory:
         return self.path / "context"
 
     @property
+    def seed(self) -> Path:
+        """What a whole disk reads at its first start."""
+        return self.path / "seed"
+
+    @property
     def run(self) -> Path:
         """Where the machine's process works."""
         return self.path / "run"
@@ -77,10 +88,12 @@ class MachineDirectory:
 
     def strip(self) -> None:
         """Take away what only a living machine needs; its console, log and record stay."""
+        if not volumes.release(self.path):
+            return  # As long as the note of it is there, it is tried again.
         with contextlib.suppress(FileNotFoundError):
             for path in self.run.iterdir():
                 if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_however_deep(path)
                 elif path != self.console:
                     path.unlink(missing_ok=True)
             for name in self._spare():
@@ -98,19 +111,23 @@ class MachineDirectory:
         ]
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Leave nothing of the machine; what cannot be removed now stays known, and is later."""
+        if volumes.release(self.path):
+            # Whoever works in it meanwhile finds all of it or nothing.
+            doomed = self.path.with_name(DOOMED + self.path.name)
+            with contextlib.suppress(FileNotFoundError):
+                self.path.rename(doomed)
+            remove_however_deep(doomed)
 
 
 def tail(path: Path, size: int) -> str:
-    """The end of a file that may not be there, as text."""
+    """The end of a file that may not be there, or be something else, as text."""
     try:
-        # Written by a process that might be hostile: never follow a link it left there.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with plain_file(path) as fd:
+            end = os.pread(fd, size, max(0, os.fstat(fd).st_size - size))
     except OSError:
         return ""
-    with open(fd, "rb") as file:
-        file.seek(max(0, os.fstat(fd).st_size - size))
-        text = file.read(size).decode(errors="replace").replace("\r", "")
+    text = end.decode(errors="replace").replace("\r", "")
     # It ends on somebody's terminal: nothing in it may control one.
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text

@@ -8,19 +8,18 @@ import time
 from collections.abc import Coroutine
 from pathlib import Path
 
-from encamp import programs
 from encamp.guest.channel import Channel, Exec, Hello
 from encamp.guest.initramfs import guest_initramfs
 from encamp.home import Home
-from encamp.machines import sockets
+from encamp.machines import sockets, volumes
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.hardware import Disk, Hardware, drive_names
+from encamp.machines.hardware import Hardware, drive_names
 from encamp.machines.kernel import unpack_kernel
 from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
+from encamp.machines.room import full_disk_named
+from encamp.machines.storage import MADE_ON, backend
 from encamp.machines.template import (
     CONSOLE,
-    DISK_BASE,
-    DISK_OVERLAY,
     MEMORY,
     STATE,
     Stamp,
@@ -72,19 +71,9 @@ def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], direct
     arguments = [f"encamp.root={','.join(roots)}"]
     if disk is not None:
         arguments.append(f"encamp.disk={disk}")
+    if hardware.scratch:
+        arguments.append(f"encamp.scratch={hardware.scratch // 1024}k")
     return Boot(kernel=kernel, initramfs=initramfs, arguments=(*arguments, *extra))
-
-
-def make_disk(path: Path, size: int) -> None:
-    """An empty file system in a file with holes: it takes room only as it is filled."""
-    with path.open("xb") as file:
-        file.truncate(size)
-    # No journal: if the machine dies, so does the disk.
-    programs.run(
-        ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "nodiscard", path],
-        purpose="making the machine's disk",
-        code=Code.DISK_FULL,
-    )
 
 
 async def make_template(
@@ -99,8 +88,14 @@ async def make_template(
 ) -> Template:
     began = time.monotonic()
     store = TemplateStore(home)
-    with workplace(home, f"template-{environment.name}") as place:
-        directory = MachineDirectory(place.directory / "machine")
+    with (
+        workplace(home, f"template-{environment.name}") as place,
+        # One that becomes a template is in neither of them any more.
+        volumes.released(place.directory, key, "made"),
+        # Innermost: the disk is asked before anything is cleared away.
+        full_disk_named(home.root, f"the template of '{environment.name}' was made"),
+    ):
+        directory = MachineDirectory(place.directory / key)
         directory.make(user, 0)
         made = place.directory / "made"
         made.mkdir(mode=0o711)
@@ -108,17 +103,16 @@ async def make_template(
         with memory.open("xb") as file:
             file.truncate(hardware.size.memory)
         memory.chmod(0o600)
-        disk = directory.run / Disk.FILE
-        if hardware.size.disk:
-            make_disk(disk, hardware.size.disk)
         if user is not None:
-            for path in (memory, disk):
-                if path.exists():
-                    os.chown(path, *user)
+            os.chown(memory, *user)
+        storage = backend(MADE_ON[hardware.kept], home)
+        storage.make(directory, hardware.size.disk, user)
         origin = boot_origin(image, hardware, environment.kernel_arguments, place.directory)
         origin.memory = memory
         progress.update(f"booting '{environment.name}' once, to clone it from then on")
-        engine = launch(Blueprint("template", directory, hardware, image, user, tied=True), origin)
+        blueprint = Blueprint("template", directory, hardware, image, user, tied=True)
+        blueprint.disk = storage.attach(directory)
+        engine = launch(blueprint, origin)
         try:
             await answer_in_time(engine, environment, greet_template(engine))
             progress.update(f"freezing '{environment.name}'")
@@ -127,11 +121,7 @@ async def make_template(
             await engine.process.kill()
             engine.process.close()
         (made / CONSOLE).write_text(directory.console_tail())
-        names = [MEMORY, STATE, CONSOLE]
-        if hardware.size.disk:
-            disk.rename(made / DISK_BASE)
-            _make_overlay(made)
-            names += [DISK_BASE, DISK_OVERLAY]
+        names = [MEMORY, STATE, CONSOLE, *storage.keep(directory, made)]
         for name in names:
             if name != MEMORY:
                 freeze_file(made / name)
@@ -185,13 +175,3 @@ async def answer_in_time(
             f" {environment.ready.timeout:.0f} seconds.",
             Code.NO_ANSWER,
         ) from None
-
-
-def _make_overlay(made: Path) -> None:
-    """An empty overlay over the template's disk, which every clone copies."""
-    programs.run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", DISK_BASE, DISK_OVERLAY],
-        purpose="making the template's disk overlay",
-        code=Code.DISK_FULL,
-        directory=made,
-    )

@@ -6,6 +6,7 @@ A clone must be given exactly the hardware its template had; only what stands be
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import string
 from pathlib import Path
@@ -21,8 +22,9 @@ SHARE_SLOTS = (0, 2, 6)
 """How many 9p devices a machine may have. A few kinds, so that templates serve many requests;
 none for those without shares, since each device costs over a MiB."""
 
-TRANSLATION_BUFFER = {"tcg": 32}
-"""MiB of translated code QEMU keeps per machine under software emulation."""
+TRANSLATION_BUFFER = {"tcg": 32, "whole": 128}
+"""MiB of translated code QEMU keeps per machine under software emulation. What a whole disk starts
+would be translated again and again with less."""
 
 DEVICES = {
     "balloon": ("-device", "virtio-balloon-pci"),
@@ -34,7 +36,27 @@ DEVICES = {
 }
 """Devices an environment may ask for beyond what every machine has."""
 
+AGENT_PORT = "org.qemu.guest_agent.0"
+"""Where qemu-guest-agent looks for the host."""
+
+DISK_DRIVE = "disk"
+"""QEMU's name for the drive with the machine's writable disk."""
+
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+
+BASE = "disk.base"
+
+WHOLE = ("-boot", "strict=on,reboot-timeout=100")
+"""With nothing to boot on its disk, a machine is to end and not to wait for a floppy."""
+
+
+class Kept(enum.Enum):
+    """How a template keeps what its guest had written; its machines must have the same drives."""
+
+    MEMORY = "memory"
+    FILE = "file"
+    VOLUME = "volume"
 
 
 class Hardware(msgspec.Struct, frozen=True):
@@ -45,28 +67,55 @@ class Hardware(msgspec.Struct, frozen=True):
     share_slots: int
     network: str
     layers: int = 1
-    """How many drives its read-only part is on: one for every layer of its image."""
+    """How many drives its read-only part is on: one for every layer of its image. None if it
+    boots from a disk that is whole in itself."""
     devices: tuple[str, ...] = ()
     """More of them: see `DEVICES`."""
     words: tuple[str, ...] = ()
     """What else an administrator wants QEMU to be told."""
+    kept: Kept = Kept.MEMORY
+    """Where what it writes goes, as far as a template fixes that."""
+
+    @property
+    def whole(self) -> bool:
+        """Is it a machine that begins with what its disk brings along?"""
+        return self.layers == 0
+
+    @property
+    def has_disk(self) -> bool:
+        return self.size.disk > 0 and self.kept is not Kept.MEMORY
+
+    @property
+    def scratch(self) -> int:
+        """The most that the guest may write into its memory, if it was told."""
+        return self.size.disk if self.kept is Kept.MEMORY else 0
 
     def digest(self) -> str:
         """Names the hardware by the very words that make it."""
-        disk = Disk(overlay=False) if self.size.disk else None
+        disk = Disk() if self.has_disk else None
         roots: list[Path | str] = [""] * self.layers
         nothing = Backing("", roots, "", 0, [0] * PORTS, [("", True)] * self.share_slots, disk)
         words = command_line(Path(), self, nothing)
+        # The drive says nothing of its size, nor whether it will be a file.
+        words += [self.kept.value, str(self.size.disk)]
         return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The machine's writable disk, in its directory: a plain file, or an overlay over one."""
+    """The machine's writable disk: a plain file in its directory, an overlay over one, or a block
+    device."""
 
-    overlay: bool
+    overlay: bool = False
+    image: Path | None = None
+    """The image that the overlay is over, if that is a disk; else it is over `BASE`."""
+    base: str = BASE
+    """What the machine's process finds below the overlay."""
+    device: Path | None = None
+    descriptors: tuple[int, ...] = ()
+    """The device, opened; its process inherits them and needs no right to open anything."""
 
     FILE = "disk"
-    BASE = "disk.base"
+    BASE = BASE
 
 
 class Backing(msgspec.Struct):
@@ -84,10 +133,21 @@ class Backing(msgspec.Struct):
     """Directory and whether it is read-only, for every slot."""
     disk: Disk | None = None
     console: str = "console"
+    agent: int = 0
+    """For qemu-guest-agent, which only a whole disk may have."""
+    seed: str = ""
+    """The volume that tells a whole disk who it is."""
 
 
 def share_slots_for(count: int) -> int | None:
     return next((slots for slots in SHARE_SLOTS if slots >= count), None)
+
+
+def translation_buffer(hardware: Hardware) -> int:
+    """MiB of translated code that the machine's process may hold; with KVM there is none, but as
+    much of other things as in an ordinary machine's buffer."""
+    emulated = hardware.accelerator != "kvm"
+    return TRANSLATION_BUFFER["whole" if hardware.whole and emulated else "tcg"]
 
 
 def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[str]:
@@ -95,11 +155,13 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     size = hardware.size
     words = [str(program), "-name", f"encamp-{backing.name}", "-nodefaults", "-no-user-config"]
     words += ["-display", "none", "-no-reboot", "-sandbox", SANDBOX]
-    words += ["-machine", "pc,usb=off,vmport=off,hpet=off,smbus=off,memory-backend=ram"]
+    # Without a screen the BIOS and the boot loader of a disk write to the console.
+    screen = ",graphics=off" if hardware.whole else ""
+    words += ["-machine", f"pc,usb=off,vmport=off,hpet=off,smbus=off{screen},memory-backend=ram"]
     if hardware.accelerator == "kvm":
         words += ["-accel", "kvm", "-cpu", "host"]
     else:
-        buffer = TRANSLATION_BUFFER["tcg"]
+        buffer = translation_buffer(hardware)
         words += ["-accel", f"tcg,thread=multi,tb-size={buffer}", "-cpu", "max"]
     words += ["-smp", str(size.cpus), "-m", f"{size.memory // 1024}K"]
     words += ["-object", f"{backing.memory},id=ram,size={size.memory}"]
@@ -107,21 +169,24 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     words += ["-mon", "chardev=monitor,mode=control"]
     words += ["-chardev", f"file,id=console,path={backing.console},append=on"]
     words += ["-serial", "chardev:console"]
-    words += ["-device", f"virtio-serial-pci,id=ports,max_ports={PORTS + 1}"]
+    ports = PORTS + 2 if hardware.whole else PORTS + 1
+    words += ["-device", f"virtio-serial-pci,id=ports,max_ports={ports}"]
     for number, descriptor in enumerate(backing.ports):
         words += ["-chardev", f"socket,id=port{number},fd={descriptor},server=on,wait=off"]
         words += [
             "-device",
             f"virtserialport,bus=ports.0,chardev=port{number},name=encamp.{number}",
         ]
+    if hardware.whole:
+        words += ["-chardev", f"socket,id=agent,fd={backing.agent},server=on,wait=off"]
+        words += ["-device", f"virtserialport,bus=ports.0,chardev=agent,name={AGENT_PORT}"]
     for number, root in enumerate(backing.roots):
         words += _drive(f"root{number}", f"file={_escape(str(root))},format=raw,readonly=on")
     if backing.disk is not None:
-        kind = "format=raw"
-        if backing.disk.overlay:
-            kind = f"format=qcow2,backing.driver=raw,backing.file.filename={Disk.BASE}"
-        # An error goes to the guest, whose file system knows what to do; QEMU would stop it.
-        words += _drive("disk", f"file={Disk.FILE},{kind},werror=report,rerror=report")
+        words += _disk(backing.disk)
+    if hardware.whole:
+        words += _drive("seed", f"file={_escape(backing.seed)},format=raw,readonly=on")
+        words += WHOLE
     for number, (directory, readonly) in enumerate(backing.shares):
         mode = "on" if readonly else "off"
         local = f"local,id=share{number},path={_escape(directory)},security_model=none"
@@ -138,7 +203,22 @@ def drive_names(hardware: Hardware) -> tuple[list[str], str | None]:
     """What the guest's kernel calls the drives of the layers, and that of the disk."""
     letters = string.ascii_lowercase
     roots = [f"vd{letters[number]}" for number in range(hardware.layers)]
-    return roots, f"vd{letters[hardware.layers]}" if hardware.size.disk else None
+    return roots, f"vd{letters[hardware.layers]}" if hardware.has_disk else None
+
+
+def _disk(disk: Disk) -> list[str]:
+    words = []
+    file = f"file={Disk.FILE},format=raw"
+    if disk.overlay:
+        kind = "raw" if disk.image is None else "qcow2"
+        file = f"file={Disk.FILE},format=qcow2,backing.driver={kind}"
+        file += f",backing.file.filename={disk.base}"
+    elif disk.device is not None:
+        for descriptor in disk.descriptors:
+            words += ["-add-fd", f"fd={descriptor},set=1"]
+        file = "format=raw,file.driver=host_device,file.filename=/dev/fdset/1"
+    # An error goes to the guest, whose file system knows what to do; QEMU would stop it.
+    return words + _drive(DISK_DRIVE, f"{file},werror=report,rerror=report")
 
 
 def _drive(name: str, properties: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,6 +13,7 @@ from qemu.qmp import ConnectError, ExecuteError, QMPClient, QMPError
 from encamp.model.errors import Code, EncampError
 
 POLL = 0.005
+FORWARD = re.compile(r"HOST_FORWARD\]\s+\d+\s+\S+\s+(?P<outside>\d+)\s+\S+\s+(?P<inside>\d+)")
 ANSWER_TIMEOUT = 20.0
 
 
@@ -40,11 +42,47 @@ class Monitor:
         assert isinstance(answer, dict)
         return str(answer["status"])
 
+    async def failed_writes(self, drive: str) -> int:
+        """How often the host refused to write what the guest had written to a drive."""
+        answer = await self._ask("query-blockstats")
+        assert isinstance(answer, list)
+        for found in answer:
+            if found.get("device") == drive:
+                return int(found["stats"]["failed_wr_operations"])
+        return 0
+
     async def pause(self) -> None:
         await self._ask("stop")
 
     async def resume(self) -> None:
         await self._ask("cont")
+
+    async def power_down(self) -> None:
+        """Press the power button, so to speak."""
+        await self._ask("system_powerdown")
+
+    async def forward(self, port: int) -> int:
+        """Lead a free port of this host, for this host alone, to a port of the guest."""
+        said = ""
+        outside = await self._forwarded(port)
+        if outside is None:
+            said = await self._say(f"hostfwd_add network tcp:127.0.0.1:0-:{port}")
+            outside = await self._forwarded(port)
+        if outside is None:
+            raise EncampError(
+                Code.MACHINE_LOST, f"QEMU would not forward a port to the machine: {said.strip()}."
+            )
+        return outside
+
+    async def _forwarded(self, port: int) -> int | None:
+        for found in FORWARD.finditer(await self._say("info usernet")):
+            if int(found["inside"]) == port:
+                return int(found["outside"])
+        return None
+
+    async def _say(self, line: str) -> str:
+        """What QMP has no words for."""
+        return str(await self._ask("human-monitor-command", command_line=line))
 
     async def load(self, file: int, *, memory_is_mapped: bool) -> str:
         """Let a machine started with `-incoming defer` take on the state in an open file.

@@ -16,7 +16,7 @@ import msgspec
 from encamp import programs
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.hardware import PORTS, Backing, Disk, Hardware, command_line
+from encamp.machines.hardware import DISK_DRIVE, PORTS, Backing, Disk, Hardware, Kept, command_line
 from encamp.machines.monitor import monitor
 from encamp.machines.process import Launch, Process
 from encamp.model.errors import Code, EncampError
@@ -26,6 +26,8 @@ from encamp.model.size import MIB
 
 PROGRAM = "qemu-system-x86_64"
 MONITOR = "monitor"
+AGENT = "agent"
+SSH_PORT = 22
 KVM = Path("/dev/kvm")
 
 FILE_LIMIT = 32 * MIB
@@ -68,6 +70,7 @@ class Blueprint(msgspec.Struct):
     image: Image
     user: tuple[int, int] | None
     shares: tuple[Share, ...] = ()
+    disk: Disk | None = None
     tied: bool = True
 
 
@@ -94,7 +97,11 @@ class Restore(msgspec.Struct):
     context: Path
 
 
-Origin = Boot | Clone | Restore
+class BootDisk(msgspec.Struct):
+    """From nothing, with the boot loader and the kernel of a whole disk."""
+
+
+Origin = Boot | BootDisk | Clone | Restore
 
 
 class Engine:
@@ -148,9 +155,24 @@ class Engine:
         async with monitor(self.connect_monitor()) as control:
             await control.resume()
 
+    async def press_power_button(self) -> None:
+        """Ask a guest that has an init of its own to shut down."""
+        async with monitor(self.connect_monitor()) as control:
+            await control.power_down()
+
+    async def forward(self, port: int) -> int:
+        """Let connections through to a TCP port of the guest; the port of this host for it."""
+        async with monitor(self.connect_monitor()) as control:
+            return await control.forward(port)
+
     async def status(self) -> str:
         async with monitor(self.connect_monitor()) as control:
             return await control.status()
+
+    async def failed_writes(self) -> int:
+        """How often the machine's disk could not be written to."""
+        async with monitor(self.connect_monitor()) as control:
+            return await control.failed_writes(DISK_DRIVE)
 
     async def save(self, target: Path, *, memory_is_mapped: bool) -> None:
         """Write the machine's state; it stands still afterwards, and goes on if that fails.
@@ -217,11 +239,14 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
     plan.file_limit = _file_limit(blueprint)
     with ExitStack() as held:
 
-        def inherit(path: Path, flags: int = os.O_RDONLY) -> str:
+        def opened(path: Path, flags: int) -> int:
             fd = os.open(path, flags | os.O_CLOEXEC)
             held.callback(os.close, fd)
             plan.descriptors.append(fd)
-            return f"/proc/self/fd/{fd}"
+            return fd
+
+        def inherit(path: Path, flags: int = os.O_RDONLY) -> str:
+            return f"/proc/self/fd/{opened(path, flags)}"
 
         def listen(name: str) -> int:
             listener = held.enter_context(sockets.listen(directory.path, name))
@@ -236,9 +261,17 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
             ports=[listen(port_name(number)) for number in range(PORTS)],
             shares=_shares(blueprint, plan),
         )
-        if hardware.size.disk:
-            base = directory.run / Disk.BASE
-            backing.disk = Disk(overlay=base.exists() and not isinstance(origin, Boot))
+        backing.disk = blueprint.disk
+        if backing.disk is not None and (device := backing.disk.device) is not None:
+            # One for each way in which QEMU opens a disk in the course of its life.
+            descriptors = tuple(opened(device, way) for way in (os.O_RDWR, os.O_RDONLY))
+            backing.disk = msgspec.structs.replace(backing.disk, descriptors=descriptors)
+        if backing.disk is not None and backing.disk.image is not None:
+            base = inherit(backing.disk.image)
+            backing.disk = msgspec.structs.replace(backing.disk, base=base)
+        if hardware.whole:
+            backing.agent = listen(AGENT)
+            backing.seed = inherit(directory.seed)
         if isinstance(origin, Boot) and origin.memory is not None:
             path = inherit(origin.memory, os.O_RDWR)
             backing.memory = f"memory-backend-file,share=on,mem-path={path}"
@@ -251,6 +284,8 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
                 words += ["-kernel", inherit(origin.kernel)]
                 words += ["-initrd", inherit(origin.initramfs)]
                 words += ["-append", " ".join((*KERNEL_ARGUMENTS, *origin.arguments))]
+            case BootDisk():
+                pass
             case Clone() | Restore():
                 words += ["-incoming", "defer"]
         return Engine(directory, plan.start(words))
@@ -259,7 +294,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
 async def wake(engine: Engine, origin: Origin) -> None:
     """Load the state of a machine that was not booted. A clone runs then; a restored machine
     stands still as it was saved, until `resume`: there is no way back once it has run."""
-    if isinstance(origin, Boot):
+    if isinstance(origin, Boot | BootDisk):
         return
     mapped = isinstance(origin, Clone)
     source = origin.state if isinstance(origin, Clone) else origin.context
@@ -300,6 +335,7 @@ def kvm_group() -> int:
 def _file_limit(blueprint: Blueprint) -> int:
     if any(not share.readonly for share in blueprint.shares):
         return 0
-    disk = blueprint.hardware.size.disk
+    hardware = blueprint.hardware
+    disk = hardware.size.disk if hardware.kept is Kept.FILE else 0
     # A disk in a file needs a little more than its size for the file's own tables.
     return FILE_LIMIT + (disk + disk // 64 if disk else 0)

@@ -6,25 +6,33 @@ machines on the host count, whoever owns them.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from encamp.machines.hardware import TRANSLATION_BUFFER, Hardware, translation_buffer
 from encamp.model.errors import Code, EncampError
-from encamp.model.size import MIB, Size, format_bytes
+from encamp.model.size import MIB, format_bytes
 
-OVERHEAD = 48 * MIB
-"""What QEMU needs beside the guest's memory: its own, and a full translation buffer."""
+OWN = 16 * MIB
+"""What QEMU needs for itself, beside the guest's memory and a full translation buffer."""
 
 RESERVE = 256 * MIB
 """Left alone for the host itself."""
 
+NEARLY_FULL = 4 * MIB
+"""With less than this left, a file system refuses what is asked of it."""
+
 OVERCOMMIT = "ENCAMP_MEMORY_OVERCOMMIT"
 
 NAME = re.compile(rb"encamp-[0-9a-z]+")
+BUFFER = re.compile(rb"\btb-size=(\d{1,6})\b")
 PROGRAMS = frozenset({b"qemu-system-x86\n", b"encamp-launch\n"})
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -39,10 +47,12 @@ class Standing(msgspec.Struct, frozen=True):
     """What it was promised."""
     used: int
     """What of that it holds now."""
+    overhead: int
+    """What its process may need beside that."""
 
     @property
     def growth(self) -> int:
-        return max(0, self.memory + OVERHEAD - self.used)
+        return max(0, self.memory + self.overhead - self.used)
 
 
 def standing() -> list[Standing]:
@@ -64,8 +74,49 @@ def standing() -> list[Standing]:
         except (OSError, ValueError):
             continue  # It ended while we looked, or is not ours.
         used = (resident - shared) * PAGE
-        found.append(Standing(int(pid), name.decode().removeprefix("encamp-"), memory, used))
+        name = name.removeprefix(b"encamp-")
+        found.append(Standing(int(pid), name.decode(), memory, used, _overhead_in(words)))
     return found
+
+
+def overhead(hardware: Hardware) -> int:
+    """What the process of such a machine may need beside the guest's memory."""
+    return OWN + translation_buffer(hardware) * MIB
+
+
+def _overhead_in(words: list[bytes]) -> int:
+    """The same, of a process with this command line."""
+    sizes = [int(size) for word in words for size in BUFFER.findall(word)]
+    return OWN + max(sizes, default=TRANSLATION_BUFFER["tcg"]) * MIB
+
+
+def is_full(directory: Path) -> bool:
+    """Has the file system no room left for what a machine writes?"""
+    return shutil.disk_usage(directory).free < NEARLY_FULL
+
+
+@contextmanager
+def full_disk_named(directory: Path, what: str) -> Iterator[None]:
+    """Turn what comes of a full disk into an error that says so. A process whose memory is a file
+    there is ended by the kernel without a word."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _full_disk(directory, what) from error
+    except EncampError as error:
+        if error.code is not Code.MACHINE_LOST or not is_full(directory):
+            raise
+        raise _full_disk(directory, what) from error
+
+
+def _full_disk(directory: Path, what: str) -> EncampError:
+    return EncampError(
+        Code.DISK_FULL,
+        f"The disk filled up while {what}.",
+        f"Make room in {directory} and try again; nothing was left half done.",
+    )
 
 
 def available_memory() -> int:
@@ -116,8 +167,11 @@ def overcommit() -> float:
     return value
 
 
-def check_room(size: Size, disk_directory: Path) -> None:
-    """Refuse a machine the host has no room for, with the figure that is missing."""
+def check_room(hardware: Hardware, disk_directory: Path | None) -> None:
+    """Refuse a machine the host has no room for, with the figure that is missing.
+
+    `disk_directory` is where a file with its disk is to be, if it has one."""
+    size = hardware.size
     processors = os.cpu_count() or 1
     if size.cpus > processors:
         raise EncampError(
@@ -128,7 +182,7 @@ def check_room(size: Size, disk_directory: Path) -> None:
     machines = standing()
     promised = sum(machine.growth for machine in machines)
     available = available_memory() - RESERVE
-    needed = size.memory + OVERHEAD
+    needed = size.memory + overhead(hardware)
     missing = int((promised + needed) / overcommit() - available)
     if missing > 0:
         raise EncampError(
@@ -140,7 +194,7 @@ def check_room(size: Size, disk_directory: Path) -> None:
             "Ask for less with --memory, end a machine (see 'encamp ps'), or try again later.",
             transient=True,
         )
-    if size.disk:
+    if size.disk and disk_directory is not None:
         free = shutil.disk_usage(disk_directory).free
         if size.disk > free:
             raise EncampError(

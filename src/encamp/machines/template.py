@@ -12,11 +12,15 @@ import msgspec
 
 from encamp import programs
 from encamp.home import Home
+from encamp.images.records import links
+from encamp.images.store import ImageStore
+from encamp.machines import volumes
 from encamp.machines.hardware import Hardware
+from encamp.machines.plain_file import plain_file
 from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
 from encamp.model.image import Image
 
-FORMAT = 3
+FORMAT = 4
 """Raised when templates made by earlier versions of this code can no longer be used."""
 
 
@@ -52,8 +56,6 @@ class Template(msgspec.Struct, frozen=True):
 MEMORY = "memory"
 STATE = "state"
 CONSOLE = "console"
-DISK_BASE = "disk.base"
-DISK_OVERLAY = "disk.overlay"
 RECORD = "template.json"
 
 
@@ -110,7 +112,8 @@ class TemplateStore:
         directory = self.directory(key)
         # The record goes first: what is left without one is rubbish to everybody.
         (directory / RECORD).unlink(missing_ok=True)
-        shutil.rmtree(directory, ignore_errors=True)
+        if volumes.release(directory):
+            shutil.rmtree(directory, ignore_errors=True)
 
     def keep(self, template: Template, made: Path) -> None:
         """Take over a directory with a template's files."""
@@ -120,15 +123,13 @@ class TemplateStore:
         self._remove_outdated(template)
 
     def _remove_outdated(self, newest: Template) -> None:
-        """What the newest template replaces: made for the same machines from another image, or
-        for another QEMU. So does anything that no longer reads as a template."""
-        for directory in self.home.templates.iterdir():
-            other = self._read(directory.name)
-            replaced = other is None or (
-                other.environment == newest.environment and other.hardware == newest.hardware
-            )
-            if replaced and directory.name != newest.key:
-                self.remove(directory.name)
+        """What nobody will clone from any more, now that there is a newest one. So goes anything
+        that no longer reads as a template."""
+        images = ImageStore(self.home)
+        for key in self.keys():
+            other = self._read(key)
+            if key != newest.key and (other is None or _outdated(other, newest, images)):
+                self.remove(key)
 
     def size(self, template: Template) -> int:
         """Bytes on disk; a memory file is mostly holes."""
@@ -141,6 +142,20 @@ class TemplateStore:
             return msgspec.json.decode(data, type=Template)
         except (OSError, msgspec.MsgspecError):
             return None
+
+
+def _outdated(other: Template, newest: Template, images: ImageStore) -> bool:
+    """Whether its image is gone; or was built anew for the environment since, so that the old one
+    has no name any more; or the newest is the same but for another QEMU or guest program. Images
+    with a name are asked for in turn, and each keeps its templates."""
+    if images.by_digest(other.image) is None:
+        return True
+    if other.environment != newest.environment:
+        return False
+    if other.image == newest.image:
+        return other.hardware == newest.hardware
+    named = {link.digest for home in images.homes for link in links(home).values()}
+    return newest.image in named and other.image not in named
 
 
 def template_key(
@@ -179,5 +194,6 @@ def qemu_version() -> str:
 
 def freeze_file(path: Path) -> None:
     """From now on nobody is to write to it, and any machine's user may read it."""
-    os.chown(path, os.geteuid(), os.getegid())
-    path.chmod(0o444)
+    with plain_file(path, sole=True) as fd:
+        os.fchown(fd, os.geteuid(), os.getegid())
+        os.fchmod(fd, 0o444)

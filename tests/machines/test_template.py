@@ -1,0 +1,95 @@
+"""Which templates stay when another one is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from encamp.images import store
+from encamp.images.store import ImageStore
+from encamp.machines.hardware import Hardware
+from encamp.machines.template import Template, TemplateStore
+from encamp.model.image import Image
+from encamp.model.size import MIB, Size
+from tests.images.stock import make_image, store_in
+
+SMALL = Hardware("tcg", Size(1, 64 * MIB), 0, "none")
+LARGE = msgspec.structs.replace(SMALL, size=Size(1, 128 * MIB))
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageStore:
+    monkeypatch.setattr(store, "trusted", lambda shared: False)
+    return store_in(tmp_path / "home")
+
+
+class Made:
+    """Templates, made one after another."""
+
+    def __init__(self, images: ImageStore, directory: Path) -> None:
+        self.templates = TemplateStore(images.home)
+        self.directory = directory
+
+    def __call__(
+        self, key: str, image: Image, hardware: Hardware = SMALL, environment: str = "mini"
+    ) -> list[str]:
+        """Make one; those that are there then."""
+        made = self.directory / key
+        made.mkdir()
+        self.templates.keep(
+            Template(key, environment, image.digest, hardware, "", 0.0, 0.0, {}, {}), made
+        )
+        return self.templates.keys()
+
+
+@pytest.fixture
+def make(images: ImageStore, tmp_path: Path) -> Made:
+    return Made(images, tmp_path)
+
+
+def test_templates_of_images_that_are_asked_for_in_turn_live_side_by_side(
+    images: ImageStore, make: Made
+) -> None:
+    for version in ("1", "2", "3"):
+        make(version, make_image(images, "tools", version=version))
+    assert make.templates.keys() == ["1", "2", "3"]
+
+
+def test_template_goes_with_its_image(images: ImageStore, make: Made) -> None:
+    make("old", make_image(images, "tools"))
+    images.rm("tools")
+    assert make("new", make_image(images, "mini"), environment="another") == ["new"]
+
+
+def test_templates_of_an_image_that_was_built_anew_go_in_every_size(
+    images: ImageStore, make: Made
+) -> None:
+    old = make_image(images, "mini", seed=1)
+    make("small", old)
+    make("large", old, LARGE)
+    make("other", old, environment="other")
+    new = make_image(images, "mini", seed=2)
+    assert make("new", new) == ["new", "other"]
+
+
+def test_images_without_a_name_do_not_drive_each_other_out(images: ImageStore, make: Made) -> None:
+    first, second = (make_image(images, "mini", seed=seed) for seed in (1, 2))
+    make_image(images, "mini", seed=3)
+    make("first", first)
+    assert make("second", second) == ["first", "second"]
+
+
+def test_template_for_another_qemu_replaces_that_of_the_same_machines(
+    images: ImageStore, make: Made
+) -> None:
+    image = make_image(images, "mini")
+    make("small", image)
+    make("large", image, LARGE)
+    assert make("newer", image) == ["large", "newer"]
+
+
+def test_what_no_longer_reads_as_a_template_goes(images: ImageStore, make: Made) -> None:
+    (images.home.templates / "rubbish").mkdir()
+    assert make("new", make_image(images, "mini")) == ["new"]
