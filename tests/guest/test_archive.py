@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from encamp.guest.archive import Unpacked, Unpacker, pack
+from encamp.guest.archive_pack import pack_content
 from encamp.guest.channel import Exec
 from encamp.model.errors import Code, EncampError
 from tests.guest.support import Guest, read_all
@@ -90,6 +91,21 @@ def guest_unpack(program: Path, archive: bytes, destination: Path) -> None:
 def guest_pack(program: Path, base: Path, *patterns: str) -> bytes:
     command: list[str | Path] = [program, "pack", base, *patterns]
     return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_guest_tells_where_it_has_really_put_things(guest_program: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    archive = pack_content("token", b"secret", mode=0o600, mtime_ns=0)
+    who = (str(os.getuid()), str(os.getgid()))
+    said = subprocess.run(
+        [guest_program, "unpack", tmp_path / "link" / "new", *who],
+        input=archive,
+        capture_output=True,
+        check=True,
+    ).stdout
+    assert said == bytes(tmp_path / "data" / "new")
+    assert (tmp_path / "data" / "new" / "token").read_bytes() == b"secret"
 
 
 def host_unpack(archive: bytes, destination: Path, step: int = 65536) -> Unpacked:

@@ -8,6 +8,7 @@ import resource
 
 import pytest
 
+from encamp.agent.copying import outcome
 from encamp.guest.channel import Exec
 from encamp.guest.frames import CREDIT_START, FLUSH, Type, encode, header
 from encamp.model.errors import Code, EncampError
@@ -190,3 +191,14 @@ async def test_discarded_output_does_not_hold_the_command_up(guest: Guest) -> No
     stream.stdout.discard()
     assert await read_all(stream.stderr) == b"done\n"
     assert (await stream.wait()).code == 0
+
+
+async def test_what_a_failing_command_said_controls_no_terminal(guest: Guest) -> None:
+    channel = await guest.open()
+    await channel.welcome()
+    stream = channel.execute(shell(r"printf 'first\n\033]0;title\007\033[2Jsecond\n' >&2; exit 3"))
+    await stream.end()
+    ended, said = await outcome(stream)
+    assert ended.code == 3
+    first, second = said.split("\n")
+    assert (first, second.isprintable(), second.endswith("second")) == ("first", True, True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from encamp.guest.channel import Channel, Exec, Stream
+from encamp.guest.channel import Channel, Exec, Exit, Stream
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, User
 from encamp.model.size import format_bytes
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PATTERN = frozenset("*?[")
 SAID = 4096
-"""How much of what a failing copy says is kept."""
+"""How much of what a failing command says is kept."""
+ROOT = User(name="root", uid=0, gid=0, group="root", groups=(0,), home="/root")
+"""Who sets a machine up."""
 
 
 class Copied(msgspec.Struct):
@@ -80,7 +82,7 @@ async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: 
     for copy in copies:
         source = Path(copy.source)
         directory, name = await _place_inside(channel, copy, source, workdir, user)
-        stream = _builtin(channel, user, "unpack", directory)
+        stream = builtin(channel, user, "unpack", directory)
         stream.stdout.discard()
         from encamp.guest.archive import pack
 
@@ -90,7 +92,7 @@ async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: 
             copied.size += len(piece)
             await stream.write(piece)
         await stream.end()
-        await _success(stream, f"{copy.source} could not be copied to {directory}/{name}")
+        await success(stream, f"{copy.source} could not be copied to {directory}/{name}")
         copied.files += 1
     return copied
 
@@ -100,7 +102,7 @@ async def copy_out(channel: Channel, copies: Sequence[Copy], workdir: str, user:
     copied = Copied()
     for copy in copies:
         directory, rename = place_outside(copy)
-        stream = _builtin(channel, user, "pack", workdir, copy.source)
+        stream = builtin(channel, user, "pack", workdir, copy.source)
         await stream.end()
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -117,7 +119,7 @@ async def copy_out(channel: Channel, copies: Sequence[Copy], workdir: str, user:
             except EncampError:
                 stream.abandon()
                 raise
-            await _success(stream, f"{copy.source} could not be copied out")
+            await success(stream, f"{copy.source} could not be copied out")
             copied.add(unpacker.finish())
     return copied
 
@@ -130,7 +132,7 @@ async def _place_inside(
     if copy.target is None:
         return workdir, own_name
     target = posixpath.join(workdir, copy.target)
-    if copy.target.endswith("/") or await _is_directory(channel, target, user):
+    if copy.target.endswith("/") or await is_directory(channel, target, user):
         return posixpath.normpath(target), own_name
     directory, name = posixpath.split(posixpath.normpath(target))
     return directory, name
@@ -146,15 +148,15 @@ def place_outside(copy: Copy) -> tuple[Path, str | None]:
     return target.parent, target.name
 
 
-async def _is_directory(channel: Channel, path: str, user: User) -> bool:
-    stream = _builtin(channel, user, "is-directory", path)
+async def is_directory(channel: Channel, path: str, user: User) -> bool:
+    stream = builtin(channel, user, "is-directory", path)
     await stream.end()
     stream.stdout.discard()
     stream.stderr.discard()
     return (await stream.wait()).code == 0
 
 
-def _builtin(channel: Channel, user: User, *words: str) -> Stream:
+def builtin(channel: Channel, user: User, *words: str) -> Stream:
     """One of the guest program's own commands, with the user's rights."""
     return channel.execute(
         Exec(
@@ -168,11 +170,19 @@ def _builtin(channel: Channel, user: User, *words: str) -> Stream:
     )
 
 
-async def _success(stream: Stream, failure: str) -> None:
+async def success(stream: Stream, failure: str) -> None:
+    ended, words = await outcome(stream)
+    if ended.code != 0:
+        raise EncampError(Code.COPY_FAILED, f"{failure}.", detail=words)
+
+
+async def outcome(stream: Stream) -> tuple[Exit, str]:
+    """How a command ended, and the last of what it said on standard error, as it may be shown:
+    the machine is not to control anybody's terminal."""
+    from encamp.guest.archive_read import printable
+
     said = b""
     async for piece in stream.stderr:
         said = (said + piece)[-SAID:]
     ended = await stream.wait()
-    if ended.code != 0:
-        words = said.decode(errors="replace").strip() or ended.text
-        raise EncampError(Code.COPY_FAILED, f"{failure}.", detail=words)
+    return ended, "\n".join(map(printable, said.strip().splitlines())) or ended.text

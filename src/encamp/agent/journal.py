@@ -6,21 +6,24 @@ wrote is still there, and a host that went down took its machines with it.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from encamp.home import Home
-from encamp.machines.directory import MachineDirectory
+from encamp.home import Home, wait_for_lock
+from encamp.machines.directory import DOOMED, MachineDirectory
 from encamp.model.errors import Code, EncampError
-from encamp.model.machine import Machine
+from encamp.model.machine import ALIVE, Machine
 
 RECORDS = msgspec.json.Decoder(Machine)
 LOCK = "machines"
+SETTLING = 10.0
+"""Seconds that a move of somebody else is waited for."""
 
 
 class Journal:
@@ -70,6 +73,13 @@ class Journal:
             return None
 
     def ids(self) -> list[str]:
+        return [name for name in self._names() if not name.startswith(DOOMED)]
+
+    def doomed(self) -> list[Path]:
+        """What is left of machines whose removal was cut short, or is under way."""
+        return [self.home.machines / name for name in self._names() if name.startswith(DOOMED)]
+
+    def _names(self) -> list[str]:
         try:
             return os.listdir(self.home.machines)
         except OSError as error:
@@ -101,6 +111,41 @@ class Journal:
             "'encamp ps' lists your machines.",
         )
 
+    async def withdraw(self, machine: Machine) -> EncampError | None:
+        """Leave nothing of a machine that has not come about. If somebody has ended it meanwhile,
+        its record stays as he was promised, unless it is tied; what to say of that is returned."""
+        directory = self.directory(machine.id)
+        async with self.settled(machine.id):
+            ended = self.ended(machine.id)
+            if ended is None or machine.tied:
+                directory.remove()
+            else:
+                directory.strip()
+        return None if ended is None else ended_meanwhile(ended)
+
+    def ended(self, machine_id: str) -> Machine | None:
+        """The machine, if its record says that it is over."""
+        machine = self.read(machine_id)
+        return None if machine is None or machine.state in ALIVE else machine
+
+    @asynccontextmanager
+    async def settled(self, machine_id: str) -> AsyncIterator[None]:
+        """Once nobody else moves the machine, and while nobody does. Somebody who does not get on
+        with it is not waited for for ever."""
+        path = self.directory(machine_id).path / "moving"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            yield  # There is nothing that could be moved.
+            return
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLING):
+                    await wait_for_lock(fd)
+            yield
+        finally:
+            os.close(fd)
+
     @contextmanager
     def moving(self, machine_id: str) -> Iterator[None]:
         """One move of a machine at a time. The lock goes with the machine's directory."""
@@ -125,6 +170,13 @@ class Journal:
             yield
         finally:
             os.close(fd)
+
+
+def ended_meanwhile(machine: Machine) -> EncampError:
+    return EncampError(
+        Code.MACHINE_LOST,
+        f"Machine {machine.name} was ended while it was being made: {machine.reason}.",
+    )
 
 
 def gone(machine: Machine) -> EncampError:

@@ -6,10 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
 import msgspec
 
+from encamp.agent.deciding import usable_accelerator
 from encamp.agent.journal import Journal
 from encamp.agent.making import Maker
 from encamp.agent.phases import Phases
@@ -18,20 +19,22 @@ from encamp.agent.session import mount_shares, session
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel
 from encamp.home import Home
-from encamp.machines import accelerator
+from encamp.machines import volumes
 from encamp.machines.account import process_user
-from encamp.machines.hardware import Hardware, share_slots_for
+from encamp.machines.hardware import Hardware, Kept, share_slots_for
 from encamp.machines.process import Process, shut_out
-from encamp.machines.qemu import Blueprint, Engine, Restore, launch, wake
+from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake
 from encamp.machines.room import check_room
+from encamp.machines.storage import KEPT, backend_of
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
 from encamp.model.machine import ALIVE, Machine, Move, State
 from encamp.progress import Progress, Silent
 
-POWER_OFF_TIMEOUT = 15.0
-"""Seconds a guest has to shut itself down before it is ended."""
+POWER_OFF_TIMEOUTS = {False: 15.0, True: 90.0}
+"""Seconds a guest has to shut itself down before it is ended; a whole disk has an init of its own,
+with its own idea of how long that takes."""
 
 
 class Keeper:
@@ -66,6 +69,7 @@ class Keeper:
         """A session with the guest of a running machine."""
         check_host(machine)
         machine.check(Move.EXECUTE)
+        check_guest(machine)
         with self._process_of(machine) as engine:
             async with session(machine, engine) as channel:
                 yield engine, channel
@@ -89,7 +93,13 @@ class Keeper:
     async def _go_on(self, machine: Machine, engine: Engine, reason: str) -> Machine:
         """Let a machine that stands still run, with its shares and the right time."""
         await engine.unless_ended(engine.resume())
+        if machine.ssh:
+            # A machine that was restored has a new process, which leads nowhere yet.
+            port = await engine.unless_ended(engine.forward(SSH_PORT))
+            machine = msgspec.structs.replace(machine, ssh=port)
         moved = self._moved(machine, Move.RESUME, reason)
+        if not machine.guest:
+            return moved
         try:
             # A hello sets the guest's clock right.
             async with session(machine, engine) as channel:
@@ -111,7 +121,7 @@ class Keeper:
             )
             self.journal.write(standing)
             try:
-                if current.shares:
+                if current.shares and current.guest:
                     # QEMU cannot save a machine that has a share mounted.
                     await engine.unless_ended(engine.resume())
                     async with session(current, engine) as channel:
@@ -147,8 +157,8 @@ class Keeper:
         with self._moving(machine, Move.RESTORE) as current:
             directory = self.journal.directory(current.id)
             user = process_user(current.owner)
-            image = self._image(current)
-            verdict = await accelerator.decide(self.home, image, user, Silent())
+            image = self.image_of(current)
+            verdict = await usable_accelerator(self.home, self.maker.images, image, user, Silent())
             slots = share_slots_for(len(current.shares))
             assert slots is not None, "it had that many shares when it was made"
             hardware = Hardware(
@@ -159,13 +169,16 @@ class Keeper:
                 len(image.layers),
                 current.devices,
                 current.words,
+                KEPT[current.storage],
             )
+            disk = backend_of(image, current.storage, self.home).attach(directory)
             blueprint = Blueprint(
-                current.id, directory, hardware, image, user, current.shares, tied=False
+                current.id, directory, hardware, image, user, current.shares, disk, tied=False
             )
             origin = Restore(directory.context)
             with self.home.lock("room"):
-                check_room(current.size, self.home.root)
+                in_file = hardware.kept is Kept.FILE
+                check_room(hardware, self.home.root if in_file else None)
                 engine = launch(blueprint, origin)
             try:
                 try:
@@ -187,15 +200,20 @@ class Keeper:
         """Let the guest shut itself down; its record stays."""
         self._refuse_under_job(machine, Move.STOP, job_is_over)
         with self._moving(machine, Move.STOP) as current, self._process_of(current) as engine:
-            async with session(current, engine) as channel:
-                channel.poweroff()
+            patience = POWER_OFF_TIMEOUTS[current.whole]
+            async with AsyncExitStack() as held:
+                if current.whole:
+                    await engine.unless_ended(engine.press_power_button())
+                else:
+                    channel = await held.enter_async_context(session(current, engine))
+                    channel.poweroff()
                 try:
-                    async with asyncio.timeout(POWER_OFF_TIMEOUT):
+                    async with asyncio.timeout(patience):
                         await engine.process.ended()
                     reason = "shut down on request"
                 except TimeoutError:
                     await engine.process.kill()
-                    reason = f"ended: it did not shut down in {POWER_OFF_TIMEOUT:.0f} seconds"
+                    reason = f"ended: it did not shut down in {patience:.0f} seconds"
             return self._ended(current, Move.STOP, reason)
 
     async def kill(self, machine: Machine) -> Machine:
@@ -225,15 +243,15 @@ class Keeper:
         needing = ALIVE | {State.SUSPENDED}
         return [m for m in self.journal.all() if m.image == digest and m.state in needing]
 
-    def _image(self, machine: Machine) -> Image:
-        for image in self.maker.images.ls():
-            if image.digest == machine.image:
-                self.maker.images.check(image)
-                return image
+    def image_of(self, machine: Machine) -> Image:
+        image = self.maker.images.by_digest(machine.image)
+        if image is not None:
+            self.maker.images.check(image)
+            return image
         raise EncampError(
             Code.CORRUPT,
             f"The image of machine {machine.name} ({machine.image[:12]}) is no longer there.",
-            "The machine cannot be restored without it.",
+            "Without it, the machine can neither be restored nor saved.",
         )
 
     def _refuse_under_job(self, machine: Machine, move: Move, job_is_over: bool) -> None:
@@ -291,6 +309,13 @@ class Keeper:
         directory = self.journal.directory(machine.id)
         with shut_out(directory.lock):
             directory.remove()
+        if volumes.noted(directory.path) is not None:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"The volume of machine {machine.name} could not be removed.",
+                f"Something still uses it: see 'lvs @{volumes.TAG}', then try again.",
+                transient=True,
+            )
 
 
 def check_host(machine: Machine) -> None:
@@ -299,6 +324,16 @@ def check_host(machine: Machine) -> None:
             Code.WRONG_STATE,
             f"Machine {machine.name} is on host {machine.host}, not here.",
             f"Log in to {machine.host} and repeat the command there.",
+        )
+
+
+def check_guest(machine: Machine) -> None:
+    if not machine.guest:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Nothing can be run in machine {machine.name} from here: its disk has neither"
+            " cloud-init nor qemu-guest-agent to start Encamp's guest program.",
+            f"Log in to it: ssh -p {machine.ssh} USER@127.0.0.1",
         )
 
 

@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 
-from encamp import programs
+from encamp.agent.deciding import check_request, decide, find_image
 from encamp.agent.journal import ClientLock, Journal, gone
 from encamp.agent.live import Live
-from encamp.agent.phases import How, Phases
-from encamp.agent.plan import Plan, check_name, check_shares, new_record, wanted_shares, wanted_size
+from encamp.agent.phases import Phases
+from encamp.agent.plan import Plan
 from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.guest.channel import Channel
 from encamp.home import Home
 from encamp.images.store import ImageStore
-from encamp.machines import accelerator
-from encamp.machines.account import process_user
-from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_disk, make_template
-from encamp.machines.hardware import Disk, Hardware
+from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_template
+from encamp.machines.hardware import Kept
 from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake
-from encamp.machines.room import check_room
-from encamp.machines.template import (
-    CONSOLE,
-    DISK_BASE,
-    DISK_OVERLAY,
-    Template,
-    TemplateStore,
-    template_key,
-)
+from encamp.machines.room import check_room, full_disk_named
+from encamp.machines.storage import TemplateDiskGoneError, backend_of, give
+from encamp.machines.template import CONSOLE, Template, TemplateStore, template_key
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
-from encamp.model.image import Image
 from encamp.model.job import MachineRequest
-from encamp.model.machine import Machine, Move, Phase
+from encamp.model.machine import Machine, Phase
 from encamp.progress import Progress
 
 First = Callable[[Channel, Machine], None]
 """Called with a new machine and its channel before its guest has answered: what is said then is
 already waiting for the guest when it wakes up."""
-
-
-T = TypeVar("T")
 
 
 class WouldNotWakeError(Exception):
@@ -75,46 +63,67 @@ class Maker:
         progress: Progress,
         command: tuple[str, ...] = (),
         first: First | None = None,
+        to_be_saved: bool = False,
     ) -> Live:
         """A machine that answers. `tied`: it is cleared away if this process dies before it says
-        otherwise. `outlives`: its process does not end with this one."""
-        user = process_user(request.owner.uid)
-        size = wanted_size(request, environment)
-        check_name(request.name)
-        shares = wanted_shares(request, environment)
-        slots = check_shares(shares)
-        with phases.time(Phase.CHECK, "checked") as how:
-            image = await self._image(environment, how, progress)
-            self.images.check(image)
-        with phases.time(Phase.START, "cloned") as how:
-            verdict = await accelerator.decide(self.home, image, user, progress)
-            hardware = Hardware(
-                verdict.accelerator,
-                size,
-                slots,
-                request.network or environment.network,
-                len(image.layers),
-                environment.devices,
-                environment.qemu,
-            )
-            plan = Plan(request, environment, image, hardware, user, shares)
-            machine = new_record(plan, tied=tied, command=command)
-            if environment.templates and not request.boot:
-                live = await self._clone(plan, machine, not outlives, progress, first)
-            else:
-                live = None
-            if live is None:
-                how.word = "booted"
-                live = await self._boot(plan, machine, not outlives, first)
+        otherwise. `outlives`: its process does not end with this one. `to_be_saved`: one that
+        cannot become an image is not even begun."""
+        wish = check_request(self.home, request, environment, to_be_saved=to_be_saved)
+        environment = wish.environment
+        # What is not ready when its guest answers is not sent any work then.
+        late = environment.context.handed or environment.ready.tested
+        early = None if late else first
+        with ExitStack() as held:
+            with phases.time(Phase.CHECK, "checked") as how:
+                image = await find_image(self.images, environment, how, progress)
+                # Nobody removes it to make room before the machine that needs it is written down.
+                held.enter_context(self.images.using(image))
+                self.images.check(image)
+            with phases.time(Phase.START, "cloned") as how:
+                plan, machine = await decide(
+                    self.home, self.images, wish, image, progress, tied=tied, command=command
+                )
+                environment = plan.environment
+                if environment.templates and not request.boot and image.disk is None:
+                    live = await self._clone(plan, machine, not outlives, progress, early)
+                else:
+                    live = None
+                if live is None:
+                    how.word = "booted"
+                    live = await self._boot(plan, machine, not outlives, early)
         try:
-            with phases.time(Phase.ACTIVATION, "guest answered"):
-                await self._activate(plan, live, booted=how.word == "booted")
+            with phases.time(Phase.ACTIVATION, "guest answered") as activation:
+                began = time.monotonic()
+                reason = "its guest answered"
+                if image.disk is None:
+                    await self._answer(plan, live, booted=how.word == "booted")
+                else:
+                    from encamp.agent.whole import answered
+
+                    for_command = first is not None or bool(command) or late
+                    reason = activation.word = await answered(
+                        live, environment, for_command=for_command, tell=progress.update
+                    )
+                if late:
+                    # There is one limit for all of it.
+                    left = max(0.0, environment.ready.timeout - (time.monotonic() - began))
+                    activation.word = await self._make_ready(plan, live, left, progress)
+                    reason = f"{reason}: {activation.word}"
+                await live.activate(reason)
+            if late and first is not None:
+                first(live.channel, live.machine)
         except EncampError as error:
-            await live.destroy()
+            if error.code is Code.NOT_READY and not tied:
+                await live.fail(error.sentence)
+                error.hint = f"{error.hint} 'encamp console {live.machine.name}' shows its console."
+                raise
+            ended = await live.withdraw()
+            if ended is not None:
+                raise ended from error
             await self._suspect_template(live.machine.template, error)
             raise
         except BaseException:
-            await live.destroy()
+            await live.withdraw()
             raise
         return live
 
@@ -128,31 +137,6 @@ class Maker:
             self.templates.remove(template.key)
             error.hint = "Its template was damaged and has been removed: try again."
             error.transient = True
-
-    async def _image(self, environment: Environment, how: How, progress: Progress) -> Image:
-        """The environment's image, built or fetched if it is not here yet."""
-        wanted = environment.image
-        if isinstance(wanted, str):
-            found = self.images.resolve(wanted)
-            if found is not None:
-                return found
-            how.word = "fetched"
-            return await self._in_thread(self.images.fetch, wanted, progress)
-        found = self.images.find(wanted.name, wanted.digest())
-        if found is not None:
-            return found
-        how.word = "built"
-        return await self._in_thread(self.images.ensure, wanted, progress)
-
-    async def _in_thread(
-        self, get: Callable[[T, Progress], Image], wanted: T, progress: Progress
-    ) -> Image:
-        try:
-            return await asyncio.to_thread(get, wanted, progress)
-        except asyncio.CancelledError:
-            # The thread would go on: what it runs must be ended for it.
-            programs.stop_all()
-            raise
 
     async def _clone(
         self,
@@ -177,8 +161,10 @@ class Maker:
                     return None
                 progress.update("the template is damaged, making it again")
                 self.templates.remove(template.key)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 progress.update("the template was just removed, making it again")
+                if isinstance(error, TemplateDiskGoneError):
+                    self.templates.remove(template.key)
         return None
 
     async def _boot(
@@ -199,7 +185,7 @@ class Maker:
             async with self.home.wait_for(f"template-{key}"):
                 template = self.templates.find(key)
                 if template is None:
-                    check_room(plan.hardware.size, self.home.root)
+                    check_room(plan.hardware, self._disk_directory(plan))
                     template = await make_template(
                         self.home,
                         key=key,
@@ -224,8 +210,10 @@ class Maker:
         directory = self.journal.directory(machine.id)
         engine: Engine | None = None
         try:
-            directory.make(plan.user, len(machine.shares))
-            source = self._prepare(plan, machine, origin)
+            with full_disk_named(self.home.root, f"machine {machine.name} was made"):
+                directory.make(plan.user, len(machine.shares))
+                source = self._prepare(plan, machine, origin)
+                disk = backend_of(plan.image, plan.storage, self.home).attach(directory)
             blueprint = Blueprint(
                 machine.id,
                 directory,
@@ -233,11 +221,12 @@ class Maker:
                 plan.image,
                 plan.user,
                 plan.shares,
+                disk,
                 tied=die_with_us,
             )
             try:
                 with self.home.lock("room"):
-                    check_room(plan.hardware.size, self.home.root)
+                    check_room(plan.hardware, self._disk_directory(plan))
                     engine = launch(blueprint, source)
                 await engine.unless_ended(wake(engine, source))
                 # Not before: a connection that QEMU accepts while it loads the machine's state
@@ -253,37 +242,37 @@ class Maker:
             if engine is not None:
                 await engine.process.kill()
                 engine.process.close()
-            directory.remove()
+            ended = await self.journal.withdraw(machine)
             client.release()
             if removed:
                 raise gone(machine) from error
+            if ended is not None and isinstance(error, Exception):
+                raise ended from error
             raise
 
     def _prepare(self, plan: Plan, machine: Machine, origin: Clone | None) -> Origin:
         """Put the machine's own files into its directory."""
         directory = self.journal.directory(machine.id)
+        storage = backend_of(plan.image, plan.storage, self.home)
         if origin is None:
-            if plan.hardware.size.disk:
-                make_disk(directory.disk, plan.hardware.size.disk)
-                if plan.user is not None:
-                    os.chown(directory.disk, *plan.user)
+            storage.make(directory, plan.hardware.size.disk, plan.user)
+            if plan.image.disk is not None:
+                from encamp.agent.whole import write_seed
+
+                return write_seed(plan, machine, directory)
             arguments = plan.environment.kernel_arguments
             return boot_origin(plan.image, plan.hardware, arguments, directory.path)
         assert machine.template is not None
         made = self.templates.directory(machine.template)
-        own = [directory.console]
         # What the guest printed when it booted is part of what this machine's guest printed.
         shutil.copyfile(made / CONSOLE, directory.console)
-        if plan.hardware.size.disk:
-            # A link keeps the template's disk for this machine even when the template is gone.
-            os.link(made / DISK_BASE, directory.run / Disk.BASE)
-            shutil.copyfile(made / DISK_OVERLAY, directory.disk)
-            own.append(directory.disk)
-        for path in own:
-            path.chmod(0o600)
-            if plan.user is not None:
-                os.chown(path, *plan.user)
+        give(directory.console, plan.user)
+        storage.clone(made, directory, plan.user)
         return origin
+
+    def _disk_directory(self, plan: Plan) -> Path | None:
+        """Where the file of the machine's disk will be, if it is in a file."""
+        return self.home.root if plan.hardware.kept is Kept.FILE else None
 
     async def _speak(
         self,
@@ -308,7 +297,7 @@ class Maker:
             raise
         return Live(self.journal, machine, engine, channel, port, client, settings)
 
-    async def _activate(self, plan: Plan, live: Live, *, booted: bool) -> None:
+    async def _answer(self, plan: Plan, live: Live, *, booted: bool) -> None:
         patience = plan.environment.ready.timeout if booted else ANSWER_TIMEOUT
         try:
             async with asyncio.timeout(patience):
@@ -319,4 +308,9 @@ class Maker:
                 f" {patience:.0f} seconds.",
                 Code.NO_ANSWER,
             ) from None
-        live.record(live.machine.moved(Move.ACTIVATE, "its guest answered", time.time()))
+
+    async def _make_ready(self, plan: Plan, live: Live, patience: float, progress: Progress) -> str:
+        from encamp.agent.activation import make_ready
+
+        work = make_ready(live, plan.environment, plan.request.owner, patience, progress)
+        return await live.engine.unless_ended(work)

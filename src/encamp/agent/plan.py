@@ -9,18 +9,22 @@ from pathlib import Path
 
 import msgspec
 
+from encamp.agent.session import USER_NETWORK
 from encamp.machines.hardware import SHARE_SLOTS, Hardware, share_slots_for
-from encamp.model.environment import Environment
+from encamp.model.environment import Answer, Context, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
-from encamp.model.job import MachineRequest
+from encamp.model.job import MachineRequest, User
 from encamp.model.machine import Machine, Share, State
 from encamp.model.size import MIB, Size
+from encamp.model.storage import Storage
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
 LEAST_MEMORY = 96 * MIB
 """With less, Debian's kernel does not get through its own start."""
 LEAST_DISK = 16 * MIB
+ADDRESSES = {"user": USER_NETWORK.address}
+"""What a machine is reached by in each kind of network that gives it an address."""
 
 
 class Plan(msgspec.Struct):
@@ -32,6 +36,7 @@ class Plan(msgspec.Struct):
     hardware: Hardware
     user: tuple[int, int] | None
     shares: tuple[Share, ...] = ()
+    storage: Storage = Storage.RAM
 
 
 def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
@@ -50,11 +55,39 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         created=now,
         changed=now,
         tied=tied,
+        storage=plan.storage,
         network=plan.hardware.network,
         shares=plan.shares,
         devices=plan.hardware.devices,
         words=plan.hardware.words,
         command=command,
+        workdir=plan.image.defaults.workdir,
+        whole=plan.image.disk is not None,
+    )
+
+
+def with_facts(environment: Environment, machine: Machine, owner: User) -> Environment:
+    """The environment, with what only its machine knows where its description refers to that."""
+    if environment.context == Context() and not environment.ready.tested:
+        return environment
+    from encamp.describe.late import resolve_late
+
+    facts = {
+        "machine.id": machine.id,
+        "machine.name": machine.name,
+        "machine.environment": machine.environment,
+        "machine.host": machine.host,
+        "machine.address": ADDRESSES.get(machine.network, ""),
+        "owner.name": owner.name,
+        "owner.uid": str(owner.uid),
+        "owner.gid": str(owner.gid),
+        "owner.group": owner.group,
+        "owner.home": owner.home,
+    }
+    return msgspec.structs.replace(
+        environment,
+        context=resolve_late(environment.context, facts),
+        ready=resolve_late(environment.ready, facts),
     )
 
 
@@ -84,6 +117,18 @@ def check_name(name: str | None) -> None:
             f"'{name}' cannot be a machine's name.",
             "Use letters, digits and '-', up to 63, beginning with a letter: it becomes the host"
             " name.",
+        )
+
+
+def check_answer(environment: Environment) -> None:
+    """An image of ours has nothing but the guest program to answer first."""
+    answer = environment.ready.answer
+    if answer is not Answer.GUEST:
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"Environment '{environment.name}' waits for '{answer.value}', which only a whole disk"
+            " may have.",
+            "Leave 'ready.answer' out; 'ready.port' waits for a server in the machine.",
         )
 
 

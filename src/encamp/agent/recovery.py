@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from encamp.agent.journal import LOCK, ClientLock, Journal
 from encamp.home import Home
@@ -16,52 +17,69 @@ from encamp.machines.directory import MachineDirectory
 from encamp.machines.process import Process, shut_out
 from encamp.model.errors import EncampError
 from encamp.model.machine import ALIVE, Machine, Move, State
-from encamp.workplace import clear_cache
+from encamp.workplace import clear_cache, remove_tree
 
 
 def recover(home: Home) -> None:
     """Clear what nobody owns any more, and record what has ended."""
-    clear_cache(home)
+    clear_cache(home, lambda work: _release_volumes(home, work))
     journal = Journal(home)
+    for directory in journal.doomed():
+        remove_tree(directory)
     for machine_id in journal.ids():
         machine = journal.read(machine_id)
         if machine is not None and machine.host != os.uname().nodename:
             continue  # The home is on a shared file system; that host looks after its own.
-        # One that somebody else is just moving, or that is out of our reach, is not our concern.
-        with suppress(EncampError):
+        # One that somebody else is just moving, or that is out of our reach, is not our concern;
+        # and whatever one machine has made of its directory must not hold up work on the others.
+        with suppress(EncampError, OSError):
             if machine is None or machine.tied or machine.state is State.STARTING:
                 _clear_if_left(home, journal, machine_id)
             else:
                 _agree(journal, machine)
 
 
+def _release_volumes(home: Home, work: Path) -> None:
+    """A template's maker was killed; the volume it wrote to is not in the directory it left."""
+    from encamp.machines.storage import release_volumes
+
+    # A host whose LVM is out of order must still be able to do everything else.
+    with suppress(EncampError):
+        release_volumes(home, work)
+
+
 def _clear_if_left(home: Home, journal: Journal, machine_id: str) -> None:
     """A machine that is being made or is tied is cleared away if its process is gone."""
     directory = journal.directory(machine_id)
-    # Nobody is between making the directory and locking it while we hold this.
+    # While we hold this, nobody is between making the directory and locking it; and whoever else
+    # recovers waits until all of the machine is gone.
     with home.lock(LOCK):
-        if not directory.path.is_dir():
+        client = ClientLock.take(directory.client) if directory.path.is_dir() else None
+        if client is None:
             return
-        client = ClientLock.take(directory.client)
-    if client is None:
-        return
+        try:
+            if _is_left(journal.read(machine_id), directory):
+                with shut_out(directory.lock):
+                    directory.remove()
+        finally:
+            client.release()
+
+
+def _is_left(current: Machine | None, directory: MachineDirectory) -> bool:
+    """Whether nobody needs a machine whose client is gone; if so, its process is ended."""
+    if current is not None and not current.tied and current.state is not State.STARTING:
+        return False  # It came into its own while we looked.
+    # A record that cannot be read: another version of Encamp wrote it, and knows what to do.
+    foreign = current is None and directory.record.exists()
+    process = Process.holding(directory.lock)
+    if process is None:
+        return not (foreign and directory.context.exists())
     try:
-        current = journal.read(machine_id)
-        if current is not None and not current.tied and current.state is not State.STARTING:
-            return  # It came into its own while we looked.
-        process = Process.holding(directory.lock)
-        if process is not None:
-            if current is None and directory.record.exists():
-                process.close()
-                return  # Another version of Encamp wrote the record, and knows what to do with it.
+        if not foreign:
             process.kill_now()
-            process.close()
-        elif current is None and directory.record.exists() and directory.context.exists():
-            return
-        with shut_out(directory.lock):
-            directory.remove()
     finally:
-        client.release()
+        process.close()
+    return not foreign
 
 
 def _agree(journal: Journal, machine: Machine) -> None:

@@ -10,11 +10,20 @@ from typing import TypeVar
 
 import msgspec
 
-from encamp.agent.copying import Copied, check_inputs, check_outputs, copy_in, copy_out
+from encamp.agent.copying import (
+    Copied,
+    check_inputs,
+    check_outputs,
+    copy_in,
+    copy_out,
+    is_directory,
+)
+from encamp.agent.disk_errors import disk_errors
 from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.streams import Streams, attend
+from encamp.agent.surroundings import starting_points, variables_for
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
 from encamp.model.errors import Code, EncampError
@@ -26,8 +35,6 @@ GRACE = 5.0
 """Seconds a command has to end after its time is up, before its machine is destroyed."""
 
 T = TypeVar("T")
-
-PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 ENDS = {
     After.DESTROY: "destroyed",
@@ -75,23 +82,16 @@ class Control:
 def exec_message(
     command: Command, owner: User, machine: Machine, window: tuple[int, int] | None
 ) -> Exec:
-    variables = {
-        "PATH": PATHS,
-        "HOME": owner.home,
-        "USER": owner.name,
-        "LOGNAME": owner.name,
-        "SHELL": "/bin/sh",
-        "LANG": "C.UTF-8",
-        "ENCAMP_MACHINE": machine.id,
-        "ENCAMP_ENVIRONMENT": machine.environment,
-    }
+    variables = variables_for(owner, machine)
     if command.terminal is not None:
         variables["TERM"] = command.terminal
     variables.update(command.variables)
+    workdir, fallback = starting_points(command, owner, machine)
     return Exec(
         args=list(command.arguments),
         env=variables,
-        cwd=command.workdir or owner.home,
+        cwd=workdir,
+        fallback=fallback,
         uid=owner.uid,
         gid=owner.gid,
         groups=list(owner.groups),
@@ -113,9 +113,16 @@ async def run_job(
     check_outputs(job.outputs)
     environment = find_environment(job.machine.environment)
     after = job.after or environment.after
+    save_as = ""
+    if after is After.SAVE or job.save_as is not None:
+        from encamp.agent.saving_jobs import check_save
+
+        save_as = check_save(job, environment, after)
     phases = Phases()
     stream: Stream | None = None
     owner = job.machine.owner
+    saved = ""
+    failures: tuple[str, ...] = ()
 
     def begin(channel: Channel, machine: Machine) -> None:
         nonlocal stream
@@ -126,14 +133,15 @@ async def run_job(
         job.machine,
         environment,
         tied=True,
-        outlives=after in (After.KEEP, After.PAUSE),
+        outlives=after in (After.KEEP, After.PAUSE, After.SAVE),
         phases=phases,
         progress=progress,
         command=job.command.arguments,
         first=begin if early else None,
+        to_be_saved=after is After.SAVE,
     )
     try:
-        workdir = job.command.workdir or owner.home
+        workdir = await _workdir(live, job)
         with phases.time(Phase.INPUT, "nothing") as how:
             if job.inputs:
                 brought = await _guarded(live, copy_in(live.channel, job.inputs, workdir, owner))
@@ -147,16 +155,26 @@ async def run_job(
             how.word = describe(ended, job.command)
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
         copied = Copied()
+        if ended.code != 0:
+            failures = await disk_errors(keeper.home, live.machine, live.engine)
         with phases.time(Phase.OUTPUT, "nothing") as how:
             if job.outputs:
                 copied = await _guarded(live, copy_out(live.channel, job.outputs, workdir, owner))
                 how.word = copied.summary
+        if after is After.SAVE and ended.code != 0:
+            after = After.DESTROY
+            copied.problems.append(f"Not saved as '{save_as}': the command failed.")
         with phases.time(Phase.END, ENDS[after]):
-            await _end(keeper, live, after)
+            if after is After.SAVE:
+                from encamp.agent.saving_jobs import save_and_destroy
+
+                saved = await save_and_destroy(keeper, live, save_as, progress)
+            else:
+                await _end(keeper, live, after)
     except BaseException:
         await live.destroy()
         raise
-    if after is not After.DESTROY:
+    if after not in (After.DESTROY, After.SAVE):
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
     return Outcome(
         machine=live.machine.id,
@@ -165,8 +183,19 @@ async def run_job(
         started=ended.kind is not Kind.NOT_STARTED,
         phases=phases.done(),
         missing=tuple(copied.missing),
-        problems=tuple(copied.problems),
+        problems=(*failures, *copied.problems),
+        saved=saved,
     )
+
+
+async def _workdir(live: Live, job: Job) -> str:
+    """What paths of files to be copied are relative to: where the command starts."""
+    owner = job.machine.owner
+    workdir, fallback = starting_points(job.command, owner, live.machine)
+    if fallback is None or not (job.inputs or job.outputs):
+        return workdir
+    there = await _guarded(live, is_directory(live.channel, workdir, owner))
+    return workdir if there else fallback
 
 
 async def run_in(
@@ -180,15 +209,19 @@ async def run_in(
     window: tuple[int, int] | None,
 ) -> Outcome:
     """Run a command in a machine that is there already."""
-    async with keeper.speak(machine) as (_, channel):
+    problems: tuple[str, ...] = ()
+    async with keeper.speak(machine) as (engine, channel):
         stream = channel.execute(exec_message(command, user, machine, window))
         control.attach(stream)
         ended = await attend_in_time(stream, streams, timeout)
+        if ended.code != 0:
+            problems = await disk_errors(keeper.home, machine, engine)
     return Outcome(
         machine=machine.id,
         exit_code=ended.code,
         reason=describe(ended, command),
         started=ended.kind is not Kind.NOT_STARTED,
+        problems=problems,
     )
 
 

@@ -77,7 +77,7 @@ def set_up(channel: Channel, owner: User, machine: Machine) -> list[Awaitable[No
         name=owner.name, uid=owner.uid, gid=owner.gid, group=owner.group, home=owner.home
     )
     settings = mount_shares(channel, machine)
-    if machine.network == "user":
+    if machine.network == "user" and not machine.whole:
         settings.append(channel.network(USER_NETWORK))
     # After the shares: the user's home may be one of them.
     settings.append(channel.user(known))

@@ -28,9 +28,15 @@ class Kind(enum.IntEnum):
     SYMLINK = ord("l")
     HARDLINK = ord("h")
     FIFO = ord("p")
+    CHARACTER = ord("c")
+    BLOCK = ord("b")
     MISSING = ord("m")
     ERROR = ord("x")
     END = ord("e")
+
+
+COPIED = frozenset(Kind) - {Kind.CHARACTER, Kind.BLOCK}
+"""What there is in an archive of files to be copied."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -59,10 +65,10 @@ class Entry(msgspec.Struct, kw_only=True):
         return head + self.name + self.link + self.attributes
 
 
-def decode_head(head: bytes) -> tuple[Entry, int, int, int]:
+def decode_head(head: bytes, kinds: frozenset[Kind] = COPIED) -> tuple[Entry, int, int, int]:
     """An entry without its name, link and attributes, and how long those are."""
     kind, mode, uid, gid, seconds, nanoseconds, name, link, attributes = ENTRY.unpack(head)
-    if kind not in Kind._value2member_map_:
+    if kind not in kinds:
         raise senseless(f"an archive entry of kind {kind}")
     if name > NAME_LIMIT or link > NAME_LIMIT or attributes > ATTRIBUTES_LIMIT:
         raise senseless("an archive entry with a name that is too long")
@@ -89,8 +95,12 @@ def encode_attributes(attributes: dict[bytes, bytes]) -> bytes:
     )
 
 
-def decode_attributes(data: bytes) -> dict[bytes, bytes]:
-    """Only the user's own; others could change what the host lets a file do."""
+USERS_OWN = (b"user.",)
+"""Other attributes could change what the host lets a file do."""
+
+
+def decode_attributes(data: bytes, wanted: tuple[bytes, ...] = USERS_OWN) -> dict[bytes, bytes]:
+    """Those that begin as one of the wanted."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
@@ -101,7 +111,7 @@ def decode_attributes(data: bytes) -> dict[bytes, bytes]:
         if key_length + value_length > len(data) - at:
             raise senseless("damaged extended attributes")
         key = data[at : at + key_length]
-        if key.startswith(b"user.") and b"\0" not in key:
+        if key.startswith(wanted) and b"\0" not in key:
             found[key] = data[at + key_length : at + key_length + value_length]
         at += key_length + value_length
     return found

@@ -27,13 +27,14 @@ HOLE_PART = 1 << 30
 LINKS_LIMIT = 1 << 16
 
 
-def pack(sources: Iterable[tuple[Path, str]]) -> Iterator[bytes]:
+def pack(sources: Iterable[tuple[Path, str]], *, mode: int | None = None) -> Iterator[bytes]:
     """An archive of `sources`, in pieces of about 256 KiB.
 
     Each source is a file or directory of the host and the name it gets in the archive. One that
     is a symbolic link is followed; links below it are kept as links. One that is not there raises
     an error before anything is given out, and what cannot be read below it is told to the
-    receiver, who fails because of it after having unpacked the rest.
+    receiver, who fails because of it after having unpacked the rest. `mode` is what all files get
+    instead of their own permissions.
     """
     pairs = [(os.fsencode(path), os.fsencode(name)) for path, name in sources]
     for path, name in pairs:
@@ -45,11 +46,28 @@ def pack(sources: Iterable[tuple[Path, str]]) -> Iterator[bytes]:
             raise EncampError(
                 Code.INPUT_MISSING, f"Cannot copy '{os.fsdecode(path)}': {error.strerror}."
             ) from error
-    return _Packer().run(pairs)
+    return _Packer(mode).run(pairs)
+
+
+def pack_content(name: str, content: bytes, *, mode: int, mtime_ns: int) -> bytes:
+    """An archive of one file that is nowhere on the host. Its directories, if `name` has any, are
+    its owner's alone."""
+    entries = bytearray(START)
+    *directories, _ = name.split("/")
+    for depth in range(len(directories)):
+        above = "/".join(directories[: depth + 1]).encode()
+        entries += Entry(kind=Kind.DIRECTORY, name=above, mode=0o700, mtime_ns=mtime_ns).encode()
+    entries += Entry(kind=Kind.FILE, name=os.fsencode(name), mode=mode, mtime_ns=mtime_ns).encode()
+    for at in range(0, len(content), CHUNK):
+        piece = content[at : at + CHUNK]
+        entries += NUMBER.pack(len(piece)) + piece
+    entries += NUMBER.pack(0) + NUMBER.pack(0)
+    return bytes(entries + Entry(kind=Kind.END).encode())
 
 
 class _Packer:
-    def __init__(self) -> None:
+    def __init__(self, mode: int | None) -> None:
+        self._mode = mode
         self._pending = bytearray()
         self._links: dict[tuple[int, int], bytes] = {}
 
@@ -122,9 +140,12 @@ class _Packer:
         link: bytes = b"",
         attributes: bytes = b"",
     ) -> None:
+        mode = stat.S_IMODE(status.st_mode)
+        if self._mode is not None and kind is Kind.FILE:
+            mode = self._mode
         self._pending += Entry(
             kind=kind,
-            mode=stat.S_IMODE(status.st_mode),
+            mode=mode,
             uid=status.st_uid,
             gid=status.st_gid,
             mtime_ns=status.st_mtime_ns,

@@ -15,28 +15,21 @@ import msgspec
 
 from encamp.guest.archive_format import (
     CHUNK_LIMIT,
-    ENTRY,
+    COPIED,
     HOLE,
-    NUMBER,
-    START,
     Entry,
     Kind,
     decode_attributes,
-    decode_head,
     name_valid,
 )
+from encamp.guest.archive_read import ERRNO_MAX, NAME_MAX, Need, Reader, number, printable
 from encamp.guest.archive_tree import Tree
-from encamp.guest.frames import Bytes, senseless
+from encamp.guest.frames import senseless
 from encamp.model.errors import Code, EncampError
 
 LISTED = 1000
 """How many names each list of the report holds; a hostile machine could send names for ever."""
 SIZE_LIMIT = 1 << 60
-NAME_MAX = 255
-ERRNO_MAX = 4095
-
-Need = tuple[int, int]
-"""How many bytes the next step needs at least, and can use at most."""
 
 
 class Unpacked(msgspec.Struct):
@@ -52,7 +45,7 @@ class Unpacked(msgspec.Struct):
     size: int = 0
 
 
-class Unpacker:
+class Unpacker(Reader):
     """Unpacks an archive as its bytes come in.
 
     `rename` gives new first components: a mapping for those it holds, or one name for all, which
@@ -70,10 +63,7 @@ class Unpacker:
         self.report = Unpacked()
         self._rename = rename
         self._tops: dict[bytes, bytes] = {}
-        self._pending = bytearray()
         self._temporary: tuple[int, bytes] | None = None
-        self._ended = False
-        self._failed = False
         if isinstance(rename, str):
             _check_name(rename)
         else:
@@ -85,8 +75,7 @@ class Unpacker:
             raise EncampError(
                 Code.COPY_FAILED, f"Cannot copy into '{destination}': {error.strerror}."
             ) from error
-        self._steps = self._archive()
-        self._need: Need = next(self._steps)
+        super().__init__(COPIED)
 
     def __enter__(self) -> Unpacker:
         return self
@@ -94,38 +83,10 @@ class Unpacker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def feed(self, data: Bytes) -> None:
-        """Take the next bytes in. Bytes behind the archive's end are refused."""
-        view = memoryview(data).cast("B")
-        try:
-            while view:
-                if self._ended or self._failed:
-                    raise senseless("more bytes after the end of an archive")
-                least, most = self._need
-                if not self._pending and len(view) >= least:
-                    piece, view = view[:most], view[most:]
-                    self._need = self._steps.send(piece)
-                else:
-                    more = least - len(self._pending)
-                    self._pending += view[:more]
-                    view = view[more:]
-                    if len(self._pending) >= least:
-                        whole = bytes(self._pending)
-                        self._pending.clear()
-                        self._need = self._steps.send(memoryview(whole))
-        except StopIteration:
-            self._ended = True
-            if view:
-                self._failed = True
-                raise senseless("more bytes after the end of an archive") from None
-        except BaseException:
-            self._failed = True
-            raise
-
     def finish(self) -> Unpacked:
         """The archive's bytes are all in."""
         self.close()
-        if not self._ended or self._failed:
+        if not self.whole:
             raise EncampError(
                 Code.COPY_FAILED,
                 "The files did not arrive whole: the machine's archive ends too early.",
@@ -135,24 +96,9 @@ class Unpacker:
 
     def close(self) -> None:
         """Leave nothing half done behind."""
-        self._steps.close()
+        super().close()
         self._discard()
         self._tree.close()
-
-    def _archive(self) -> Generator[Need, memoryview, None]:
-        if (yield len(START), len(START)) != START:
-            raise senseless("what should be an archive is none")
-        while True:
-            head = yield ENTRY.size, ENTRY.size
-            entry, name, link, attributes = decode_head(bytes(head))
-            for field, length in (("name", name), ("link", link), ("attributes", attributes)):
-                if length:
-                    piece = yield length, length
-                    setattr(entry, field, bytes(piece))
-            if entry.kind is Kind.END:
-                # From here on nothing more may come; the driver sees the end of this generator.
-                return
-            yield from self._entry(entry)
 
     def _entry(self, entry: Entry) -> Generator[Need, memoryview, None]:
         if entry.kind is Kind.MISSING:
@@ -209,7 +155,7 @@ class Unpacker:
                 except OSError as error:
                     problem = error
             size = 0
-            while length := _number((yield 4, 4)):
+            while length := number((yield 4, 4)):
                 if length & HOLE:
                     size += length & ~HOLE
                     length = 0
@@ -226,7 +172,7 @@ class Unpacker:
                             problem = error
                     size += len(piece)
                     length -= len(piece)
-            failure = min(_number((yield 4, 4)), ERRNO_MAX)
+            failure = min(number((yield 4, 4)), ERRNO_MAX)
             if failure and problem is None:
                 problem = OSError(failure, f"could not be read whole: {os.strerror(failure)}")
             if fd is not None and parts is not None and problem is None:
@@ -327,14 +273,6 @@ class Unpacker:
         _note(self.report.errors, f"{printable(name)}: {error.strerror or error}")
 
 
-def printable(name: bytes) -> str:
-    """A name as it may be shown: nothing in it may control a terminal."""
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for letter in name[:4096].decode(errors="replace")
-    )
-
-
 def _check_name(name: str) -> None:
     if "/" in name or not name_valid(os.fsencode(name)):
         raise EncampError(Code.USAGE, f"'{name}' cannot be the name of a file.")
@@ -345,11 +283,6 @@ def _note(names: list[str], name: str) -> None:
         names.append(name)
     elif len(names) == LISTED:
         names.append("... and more")
-
-
-def _number(data: memoryview) -> int:
-    (value,) = NUMBER.unpack(data)
-    return int(value)
 
 
 def _temporary_name() -> bytes:

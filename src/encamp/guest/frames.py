@@ -87,6 +87,7 @@ class Key(enum.IntEnum):
     GATEWAY = 29
     DNS = 30
     ERROR = 31
+    EXACT = 32
 
 
 STDIN, STDOUT, STDERR = 0, 1, 2

@@ -103,13 +103,15 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     args: list[str | bytes]
     env: dict[str, str] = {}
     cwd: str | None = None
+    fallback: str | None = None
+    """Where it starts if it cannot start in `cwd`."""
     uid: int = 0
     gid: int = 0
     groups: list[int] = []
     terminal: tuple[int, int] | None = None
     """Rows and columns, if the command shall have a terminal."""
     builtin: bool = False
-    """The command is `pack` or `unpack`, done by the guest program itself."""
+    """The command is one that the guest program does itself, such as `pack`."""
 
     def encode(self, stream: int) -> bytes:
         if not self.args:
@@ -118,6 +120,8 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
         fields += [(Key.ENV, os.fsencode(f"{k}={v}")) for k, v in self.env.items()]
         if self.cwd is not None:
             fields.append((Key.CWD, os.fsencode(self.cwd)))
+        if self.fallback is not None:
+            fields.append((Key.CWD, os.fsencode(self.fallback)))
         if any(b"\0" in value for _, value in fields):
             raise EncampError(Code.USAGE, "A command's arguments cannot hold a zero byte.")
         fields.append((Key.UID, U32.pack(self.uid)))
@@ -190,9 +194,11 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     home: str
     shell: str = "/bin/sh"
+    exact: bool = False
+    """Refused if the image gives the name another number, or the number another name."""
 
     def fields(self) -> list[tuple[int, bytes]]:
-        return [
+        fields: list[tuple[int, bytes]] = [
             (Key.NAME, self.name.encode()),
             (Key.UID, U32.pack(self.uid)),
             (Key.GID, U32.pack(self.gid)),
@@ -200,6 +206,9 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
             (Key.HOME, os.fsencode(self.home)),
             (Key.SHELL, os.fsencode(self.shell)),
         ]
+        if self.exact:
+            fields.append((Key.EXACT, b""))
+        return fields
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,7 @@
 #define _GNU_SOURCE
 #include "archive.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "frames.h"
 
@@ -55,37 +52,4 @@ bool entry_name_valid(const char *name, size_t length)
         start = at + 1;
     }
     return true;
-}
-
-bool archive_knows(const char *name)
-{
-    return strcmp(name, "pack") == 0 || strcmp(name, "unpack") == 0 ||
-           strcmp(name, "is-directory") == 0;
-}
-
-static long fill_from_fd(struct source *source, void *to, size_t count)
-{
-    return read(source->fd, to, count);
-}
-
-static int is_directory(const char *path)
-{
-    struct stat found;
-
-    return stat(path, &found) < 0 || !S_ISDIR(found.st_mode);
-}
-
-int archive_main(int argc, char **argv)
-{
-    if (argc >= 3 && strcmp(argv[0], "pack") == 0)
-        return archive_pack(argv[1], argv + 2);
-    if (argc == 2 && strcmp(argv[0], "unpack") == 0) {
-        struct source source = {.fill = fill_from_fd, .fd = 0};
-
-        return archive_unpack(argv[1], &source);
-    }
-    if (argc == 2 && strcmp(argv[0], "is-directory") == 0)
-        return is_directory(argv[1]);
-    fprintf(stderr, "usage: pack BASE PATTERN... | unpack DEST | is-directory PATH\n");
-    return 64;
 }

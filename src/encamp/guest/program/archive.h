@@ -27,6 +27,8 @@ enum entry_kind {
     KIND_SYMLINK = 'l',
     KIND_HARDLINK = 'h',
     KIND_FIFO = 'p',
+    KIND_CHARACTER = 'c', /* devices are only in what a machine changed; never unpacked */
+    KIND_BLOCK = 'b',
     KIND_MISSING = 'm',
     KIND_ERROR = 'x',
     KIND_END = 'e',
@@ -58,12 +60,14 @@ struct source {
     size_t left;
 };
 
-/* Exit codes of the two commands. */
+/* Each returns its command's exit code. */
 int archive_pack(const char *base, char **patterns);
+/* What the machine changed: all below the directory with this descriptor, but for the `left_out`
+   paths; of those that end in a slash the directory itself stays. */
+int archive_changes(int layer, char **left_out);
 int archive_unpack(const char *destination, struct source *source);
-
-bool archive_knows(const char *name);
-/* `pack BASE PATTERN...`, `unpack DEST` or `is-directory PATH`; returns the exit code. */
-int archive_main(int argc, char **argv);
+/* All that is unpacked shall belong to these, given by name or number, whoever the archive says.
+   False: the machine knows no such user or group; that was said on stderr. */
+bool archive_give_to(const char *owner, const char *group);
 
 #endif

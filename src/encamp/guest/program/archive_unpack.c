@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,8 @@ static char name[NAME_LIMIT + 1], link_text[NAME_LIMIT + 1];
 static uint8_t attributes[XATTR_LIMIT];
 static bool failed;
 static unsigned serial;
+static bool given; /* to `owner` and `group`, whoever the archive says */
+static uint32_t owner, group;
 
 static void complain(const char *sentence)
 {
@@ -301,6 +305,10 @@ static int unpack_entry(void)
         !take(name, entry.name_length) || !take(link_text, entry.link_length) ||
         !take(attributes, entry.xattr_length))
         return -1;
+    if (given) {
+        entry.uid = owner;
+        entry.gid = group;
+    }
     name[entry.name_length] = 0;
     link_text[entry.link_length] = 0;
     if (entry.kind == KIND_END)
@@ -326,6 +334,36 @@ static int unpack_entry(void)
     if (error != 0)
         complain(strerror(error));
     return 1;
+}
+
+static bool number_of(const char *word, uint32_t *number)
+{
+    char *end;
+    unsigned long value = strtoul(word, &end, 10);
+
+    *number = (uint32_t)value;
+    return *word >= '0' && *word <= '9' && *end == 0 && value < UINT32_MAX;
+}
+
+bool archive_give_to(const char *owner_word, const char *group_word)
+{
+    struct passwd *user = NULL;
+    struct group *members = NULL;
+    bool known = number_of(owner_word, &owner) || (user = getpwnam(owner_word)) != NULL;
+
+    if (user != NULL)
+        owner = user->pw_uid;
+    if (!known) {
+        fprintf(stderr, "the machine knows no user '%s'\n", owner_word);
+        return false;
+    }
+    known = number_of(group_word, &group) || (members = getgrnam(group_word)) != NULL;
+    if (members != NULL)
+        group = members->gr_gid;
+    if (!known)
+        fprintf(stderr, "the machine knows no group '%s'\n", group_word);
+    given = known;
+    return known;
 }
 
 int archive_unpack(const char *destination, struct source *from)

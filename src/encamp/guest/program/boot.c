@@ -126,7 +126,8 @@ static void mount_layers(char *names, char *list, size_t size)
 /* The image below, what the machine writes above. */
 static void stack_layers(void)
 {
-    char word[LAYERS_LIMIT], device[LAYERS_LIMIT + 8], options[LAYERS_LIMIT + 96], layers[LAYERS_LIMIT];
+    char word[LAYERS_LIMIT], layers[LAYERS_LIMIT], device[LAYERS_LIMIT + 8];
+    char options[LAYERS_LIMIT + 128];
 
     if (option("root", word, sizeof word) == NULL)
         fatal("the kernel's command line has no encamp.root");
@@ -135,20 +136,23 @@ static void stack_layers(void)
     if (option("disk", word, sizeof word) != NULL) {
         device_path(word, device, sizeof device);
         must_mount(device, "/writable", "ext4", MS_NOATIME, NULL);
-        writable_layer = open("/writable", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     } else {
         if (option("scratch", word, sizeof word) == NULL)
             strcpy(word, "50%");
         snprintf(options, sizeof options, "mode=0755,size=%.32s", word);
         must_mount("writable", "/writable", "tmpfs", 0, options);
     }
+    writable_layer = open("/writable", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = directory_make("/writable/upper", 0755);
     if (error == 0)
         error = directory_make("/writable/work", 0755);
     if (error != 0)
         fatal("the writable layer cannot be written: %s", strerror(error));
+    /* saved as an image, the upper layer must not refer to what is below it here */
     snprintf(options, sizeof options,
-             "lowerdir=%s,upperdir=/writable/upper,workdir=/writable/work", layers);
+             "lowerdir=%s,upperdir=/writable/upper,workdir=/writable/work,redirect_dir=off,"
+             "metacopy=off,index=off",
+             layers);
     must_mount("encamp", "/machine", "overlay", 0, options);
 }
 

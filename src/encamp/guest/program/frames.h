@@ -70,6 +70,7 @@ enum field_key {
     KEY_GATEWAY,
     KEY_DNS,
     KEY_ERROR,
+    KEY_EXACT,
 };
 
 struct frame {

@@ -16,9 +16,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "archive.h"
+#include "builtins.h"
 #include "console.h"
 #include "frames.h"
+#include "power.h"
 
 static const char default_path[] =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -96,8 +97,10 @@ int launch_parse(struct launch *launch, const uint8_t *payload, size_t length)
             launch->argv[arg++] = at;
         else if (field.key == KEY_ENV)
             launch->envp[variable++] = at;
-        else if (field.key == KEY_CWD)
+        else if (field.key == KEY_CWD && launch->cwd == NULL)
             launch->cwd = at;
+        else if (field.key == KEY_CWD)
+            launch->fallback = at;
         else
             continue;
         memcpy(at, field.bytes, field.length);
@@ -229,12 +232,15 @@ static void plain_surroundings(void)
 static _Noreturn void run_builtin(const struct launch *launch)
 {
     int count = 0;
+    unsigned first = BUILTIN_LAYER;
 
+    if (writable_layer >= 0 && geteuid() == 0 && dup2(writable_layer, BUILTIN_LAYER) >= 0)
+        first++;
     /* no exec will close what the program has open */
-    syscall(SYS_close_range, 3, ~0U, 0);
+    syscall(SYS_close_range, first, ~0U, 0);
     while (launch->argv[count] != NULL)
         count++;
-    _exit(archive_main(count, launch->argv));
+    _exit(builtin_main(count, launch->argv));
 }
 
 _Noreturn void launch_child(const struct launch *launch, const int fds[3], int status)
@@ -258,10 +264,11 @@ _Noreturn void launch_child(const struct launch *launch, const int fds[3], int s
     if (geteuid() == 0 && (setgroups(launch->group_count, launch->groups) < 0 ||
                            setgid(launch->gid) < 0 || setuid(launch->uid) < 0))
         give_up(status, errno, STEP_IDENTITY);
-    if (launch->cwd != NULL && chdir(launch->cwd) < 0)
+    if (launch->cwd != NULL && chdir(launch->cwd) < 0 &&
+        (launch->fallback == NULL || chdir(launch->fallback) < 0))
         give_up(status, errno, STEP_CWD);
     if (launch->builtin) {
-        if (!archive_knows(launch->argv[0]))
+        if (!builtin_knows(launch->argv[0]))
             give_up(status, ENOENT, STEP_EXEC);
         run_builtin(launch);
     }

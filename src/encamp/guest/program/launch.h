@@ -12,6 +12,7 @@ struct launch {
     char **argv;
     char **envp;
     char *cwd;
+    char *fallback; /* where it starts if it cannot start in `cwd` */
     uid_t uid;
     gid_t gid;
     gid_t groups[64];

@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "archive.h"
 #include "boot.h"
+#include "builtins.h"
 #include "console.h"
 #include "events.h"
 #include "ports.h"
@@ -182,8 +182,8 @@ static int socket_argument(const char *word)
 
 int main(int argc, char **argv)
 {
-    if (argc >= 2 && archive_knows(argv[1]))
-        return archive_main(argc - 1, argv + 1);
+    if (argc >= 2 && builtin_knows(argv[1]))
+        return builtin_main(argc - 1, argv + 1);
     if (argc == 3 && strcmp(argv[1], "--socket") == 0) {
         in_machine = false;
         serve(socket_argument(argv[2]));
@@ -194,7 +194,6 @@ int main(int argc, char **argv)
         boot();
         serve(-1);
     }
-    fprintf(stderr, "usage: encamp-guest --service | --socket FD | pack BASE PATTERN... | "
-                    "unpack DEST\n");
+    fprintf(stderr, "usage: encamp-guest --service | --socket FD | BUILTIN WORD...\n");
     return 64;
 }

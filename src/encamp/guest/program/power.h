@@ -2,7 +2,7 @@
 #ifndef ENCAMP_POWER_H
 #define ENCAMP_POWER_H
 
-/* The writable layer, to be closed cleanly; -1 when it is only memory. */
+/* The directory that holds the writable layer; -1 in a machine that has none. */
 extern int writable_layer;
 
 void power_off(void);

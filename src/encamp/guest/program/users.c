@@ -24,13 +24,13 @@ static bool word_valid(const char *word)
     return *word != 0 && *word != '-' && *word != '+' && strpbrk(word, ":\n,/ \t") == NULL;
 }
 
-/* Is this number (third column), or this name (first), in the list already? */
+/* Is this number (third column), or this name (first), in the list already? Both in one line? */
 static void look_up(const char *list, uint32_t number, const char *name, bool *has_number,
-                    bool *has_name)
+                    bool *has_name, bool *has_both)
 {
     size_t length = strlen(name);
 
-    *has_number = *has_name = false;
+    *has_number = *has_name = *has_both = false;
     while (*list != 0) {
         size_t line = strcspn(list, "\n");
         const char *colon = memchr(list, ':', line);
@@ -38,21 +38,24 @@ static void look_up(const char *list, uint32_t number, const char *name, bool *h
                                  ? NULL
                                  : memchr(colon + 1, ':', line - (size_t)(colon + 1 - list));
 
-        if (second != NULL && second[1] >= '0' && second[1] <= '9' &&
-            strtoul(second + 1, NULL, 10) == number)
-            *has_number = true;
-        if (line > length && strncmp(list, name, length) == 0 && list[length] == ':')
-            *has_name = true;
+        bool same_number = second != NULL && second[1] >= '0' && second[1] <= '9' &&
+                           strtoul(second + 1, NULL, 10) == number;
+        bool same_name = line > length && strncmp(list, name, length) == 0 && list[length] == ':';
+
+        *has_number |= same_number;
+        *has_name |= same_name;
+        *has_both |= same_number && same_name;
         list += line + (list[line] == '\n');
     }
 }
 
 /* Add a line unless the number is known. A name that another number has gets the number added, so
-   that looking it up by name still finds the one the image meant. */
+   that looking it up by name still finds the one the image meant; or, if name and number must go
+   together, EEXIST. */
 static int add_line(const char *path, const char *missing, const char *name, uint32_t number,
-                    const char *rest)
+                    const char *rest, bool exact)
 {
-    bool has_number, has_name;
+    bool has_number, has_name, has_both;
     char *list = malloc(LIST_LIMIT + LINE_LIMIT);
     int error = 0;
 
@@ -65,8 +68,10 @@ static int add_line(const char *path, const char *missing, const char *name, uin
         }
         strcpy(list, missing);
     }
-    look_up(list, number, name, &has_number, &has_name);
-    if (!has_number) {
+    look_up(list, number, name, &has_number, &has_name, &has_both);
+    if (exact && !has_both && (has_number || has_name)) {
+        error = EEXIST;
+    } else if (!has_number) {
         size_t used = strlen(list);
 
         if (used > 0 && list[used - 1] != '\n')
@@ -99,6 +104,8 @@ int users_add(const uint8_t *payload, size_t length, char *text, size_t size)
     char name[WORD_LIMIT / 2], group[WORD_LIMIT / 2], shell[WORD_LIMIT], home[PATH_MAX];
     char rest[LINE_LIMIT];
     uint32_t uid, gid;
+    struct field field;
+    bool exact = field_find(payload, length, KEY_EXACT, &field);
 
     if (!field_text(payload, length, KEY_NAME, name, sizeof name) ||
         !field_text(payload, length, KEY_GROUP, group, sizeof group) ||
@@ -112,14 +119,17 @@ int users_add(const uint8_t *payload, size_t length, char *text, size_t size)
     }
     if (!in_machine)
         return 0;
-    int error = add_line("/etc/group", root_group, group, gid, "");
+    int error = add_line("/etc/group", root_group, group, gid, "", false);
     if (error == 0) {
         snprintf(rest, sizeof rest, "%u::%s:%s", gid, home, shell);
-        error = add_line("/etc/passwd", root_passwd, name, uid, rest);
+        error = add_line("/etc/passwd", root_passwd, name, uid, rest, exact);
     }
     if (error == 0)
         error = make_home(home, uid, gid);
-    if (error != 0)
+    if (error == EEXIST)
+        snprintf(text, size, "the machine has the name '%s' with another number, or the number %u "
+                             "with another name", name, uid);
+    else if (error != 0)
         snprintf(text, size, "user '%s' could not be added: %s", name, strerror(error));
     return error;
 }

@@ -1,0 +1,173 @@
+"""Deciding what a machine is to be: from a request to a plan, before anything is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from encamp import programs
+from encamp.agent.phases import How
+from encamp.agent.plan import (
+    Plan,
+    check_answer,
+    check_name,
+    check_shares,
+    new_record,
+    wanted_shares,
+    wanted_size,
+    with_facts,
+)
+from encamp.describe.environments import check_use
+from encamp.home import Home
+from encamp.images.store import ImageStore
+from encamp.machines import accelerator
+from encamp.machines.account import process_user
+from encamp.machines.hardware import Hardware
+from encamp.machines.storage import KEPT, choose
+from encamp.model.environment import Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.image import Image
+from encamp.model.job import MachineRequest
+from encamp.model.machine import Machine, Share
+from encamp.model.recipe import Kind, Recipe
+from encamp.model.size import Size
+from encamp.model.storage import Storage
+from encamp.progress import Progress
+
+T = TypeVar("T")
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A request that makes sense, as far as that can be told before its image is here."""
+
+    request: MachineRequest
+    environment: Environment
+    user: tuple[int, int] | None
+    size: Size
+    shares: tuple[Share, ...]
+    slots: int
+    storage: Storage | None
+    """None as long as it may turn out to be a whole disk, which has a way of its own."""
+    to_be_saved: bool
+
+
+def check_request(
+    home: Home, request: MachineRequest, environment: Environment, *, to_be_saved: bool
+) -> Wish:
+    """What is wrong with a request in itself is told before anything is built for it."""
+    check_use(environment, request.owner)
+    user = process_user(request.owner.uid)
+    size = wanted_size(request, environment)
+    if request.image is not None:
+        environment = msgspec.structs.replace(environment, image=request.image)
+    storage = None
+    if isinstance(environment.image, Recipe):
+        if environment.image.kind is Kind.DISK:
+            _check_saving(environment, to_be_saved)
+        else:
+            storage = choose(request.storage or environment.storage, size, home)
+    check_name(request.name)
+    _check_context(environment, resolved=False)
+    shares = wanted_shares(request, environment)
+    slots = check_shares(shares)
+    return Wish(request, environment, user, size, shares, slots, storage, to_be_saved)
+
+
+async def find_image(
+    images: ImageStore, environment: Environment, how: How, progress: Progress
+) -> Image:
+    """The environment's image, built or fetched if it is not here yet."""
+    wanted = environment.image
+    if isinstance(wanted, str):
+        found = images.resolve(wanted)
+        if found is not None:
+            return found
+        how.word = "fetched"
+        return await _in_thread(images.fetch, wanted, progress)
+    found = images.find(wanted.name, wanted.digest())
+    if found is not None:
+        return found
+    how.word = "built"
+    return await _in_thread(images.ensure, wanted, progress)
+
+
+async def decide(
+    home: Home,
+    images: ImageStore,
+    wish: Wish,
+    image: Image,
+    progress: Progress,
+    *,
+    tied: bool,
+    command: tuple[str, ...],
+) -> tuple[Plan, Machine]:
+    """What the machine gets, now that its image is here; and its record, which nobody has yet."""
+    request, environment = wish.request, wish.environment
+    if image.disk is not None:
+        from encamp.agent.whole import fit
+
+        _check_saving(environment, wish.to_be_saved)
+        size, storage = fit(image.disk, wish.size, request, environment)
+    else:
+        check_answer(environment)
+        size = wish.size
+        storage = wish.storage or choose(request.storage or environment.storage, size, home)
+    verdict = await usable_accelerator(home, images, image, wish.user, progress)
+    hardware = Hardware(
+        verdict.accelerator,
+        size,
+        wish.slots,
+        request.network or environment.network,
+        len(image.layers),
+        environment.devices,
+        environment.qemu,
+        KEPT[storage],
+    )
+    plan = Plan(request, environment, image, hardware, wish.user, wish.shares, storage)
+    machine = new_record(plan, tied=tied, command=command)
+    plan.environment = with_facts(environment, machine, request.owner)
+    _check_context(plan.environment, resolved=True)
+    variables = {**image.defaults.variables, **plan.environment.context.variables}
+    return plan, msgspec.structs.replace(machine, variables=variables)
+
+
+async def usable_accelerator(
+    home: Home, images: ImageStore, image: Image, user: tuple[int, int] | None, progress: Progress
+) -> accelerator.Verdict:
+    """What machines of this image run on; found out with a machine if nobody has yet."""
+    if image.disk is not None and accelerator.known(home, user) is None:
+        # A disk may have reasons of its own not to answer: one of ours is tried.
+        from encamp.describe.shipped import MINI
+
+        image = await _in_thread(images.ensure, MINI, progress)
+    return await accelerator.decide(home, image, user, progress)
+
+
+def _check_context(environment: Environment, *, resolved: bool) -> None:
+    if environment.context.files:
+        from encamp.agent.context import check_context
+
+        check_context(environment, resolved=resolved)
+
+
+def _check_saving(environment: Environment, to_be_saved: bool) -> None:
+    """Better said before a job's hours of work than after."""
+    if to_be_saved:
+        raise EncampError(
+            Code.USAGE,
+            f"Machines of environment '{environment.name}' are whole disks, and cannot be saved as"
+            " images.",
+            "Leave out --save-as and --after save; copy what you need out of it with --out.",
+        )
+
+
+async def _in_thread(get: Callable[[T, Progress], Image], wanted: T, progress: Progress) -> Image:
+    try:
+        return await asyncio.to_thread(get, wanted, progress)
+    except asyncio.CancelledError:
+        # The thread would go on: what it runs must be ended for it.
+        programs.stop_all()
+        raise
