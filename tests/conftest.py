@@ -45,7 +45,15 @@ def debian12(site_home: Home) -> str:
 @pytest.fixture(scope="session")
 def encamp_environment(site_home: Home) -> dict[str, str]:
     """The variables that make `encamp` work in the suite's home."""
-    return {"ENCAMP_HOME": str(site_home.root), "ENCAMP_DEBUG": "1", "ENCAMP_QUIET": "1"}
+    nowhere = str(site_home.root / "no-descriptions")
+    return {
+        "ENCAMP_HOME": str(site_home.root),
+        "ENCAMP_DEBUG": "1",
+        "ENCAMP_QUIET": "1",
+        # What the host's site and user describe is not the suite's business.
+        "ENCAMP_SITE_CONFIG": nowhere,
+        "ENCAMP_USER_CONFIG": nowhere,
+    }
 
 
 @pytest.fixture
@@ -92,7 +100,7 @@ def left_behind(home: Home) -> list[str]:
     """Everything in a home that belongs to a machine or to half-done work."""
     processes = [f"process {pid}" for pid in machine_processes(home)]
     machines = [f"machine {path.name}" for path in home.machines.iterdir()]
-    kept = ("apt-", "kernels")
+    kept = ("apt-", "kernels", "environments", "steps")
     work = [path.name for path in home.cache.iterdir() if not path.name.startswith(kept)]
     mounts = [
         line.split()[4]

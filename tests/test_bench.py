@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure import KIB, Series, growth_per_step, parse_rollup, ratio
+from bench.measure import KIB, Series, growth_per_step, paired_ratio, parse_rollup, ratio
 from bench.report import Figure, Goal, Report, format_number, merge, section
 
 ROLLUP = """\
@@ -19,6 +19,12 @@ def test_ratio_is_of_medians_so_one_slow_sample_does_not_matter() -> None:
     one = Series("one", "ms", [10, 11, 900])
     other = Series("other", "ms", [22, 21, 23])
     assert ratio(one, other) == pytest.approx(0.5)
+
+
+def test_what_slows_both_sides_of_a_round_does_not_change_their_ratio() -> None:
+    one = Series("one", "per second", [10, 5, 20])
+    other = Series("other", "per second", [20, 10, 40])
+    assert paired_ratio(one, other) == pytest.approx(0.5)
 
 
 def test_middle_half_of_a_single_sample_is_that_sample() -> None:

@@ -58,3 +58,23 @@ def test_a_silent_program_is_ended() -> None:
     assert "nothing for 0 seconds" in (error.value.detail or "")
     assert time.monotonic() - began < 300
     assert not programs.RUNNING
+
+
+def test_output_without_end_is_not_kept() -> None:
+    seen = [0, 0]
+
+    def on_line(line: str) -> None:
+        seen[0] += len(line)
+        seen[1] = max(seen[1], len(line))
+
+    command = ["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x; echo; yes | head -n 1000"]
+    assert programs.run(command, purpose="talking", on_line=on_line) == ""
+    assert seen[0] == 1_001_000
+    assert seen[1] <= programs.LONGEST_LINE
+
+
+def test_a_program_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "MOST_OUTPUT", 100_000)
+    with pytest.raises(EncampError, match="says too much"):
+        programs.run(["yes"], purpose="talking")
+    assert not programs.RUNNING

@@ -131,6 +131,7 @@ def test_wheel_carries_the_compiled_programs_and_is_for_this_kind_of_machine(
         for program in ("encamp/guest/encamp-guest", "encamp/machines/encamp-launch"):
             assert program in names
             assert archive.getinfo(program).external_attr >> 16 & 0o111, f"{program}: executable"
+        assert "encamp/describe/environments.yaml" in names
     assert not [name for name in names if name.endswith((".c", ".h", ".o", "Makefile"))]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from encamp.describe.environments import SHIPPED, find_environment
+from encamp.describe.environments import find_environment, shipped_library
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size, format_bytes, parse_bytes
 
@@ -62,4 +62,4 @@ def test_unknown_environment_is_refused_with_the_nearest_names() -> None:
     assert refused.value.hint == "Did you mean 'debian12'?"
     with pytest.raises(EncampError) as refused:
         find_environment("qqqq")
-    assert refused.value.hint == f"There are: {', '.join(sorted(SHIPPED))}."
+    assert refused.value.hint == f"There are: {', '.join(sorted(shipped_library().described))}."

@@ -19,6 +19,7 @@ ALLOWED: dict[tuple[State, Move], State | None] = {
     (RUNNING, Move.EXECUTE): RUNNING,
     (RUNNING, Move.PAUSE): PAUSED,
     (RUNNING, Move.SUSPEND): SUSPENDED,
+    (RUNNING, Move.SAVE): RUNNING,
     (RUNNING, Move.STOP): STOPPED,
     (RUNNING, Move.KILL): STOPPED,
     (RUNNING, Move.FAIL): FAILED,

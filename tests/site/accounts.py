@@ -96,8 +96,10 @@ def one_account(place: Path, library: Path, home: Home) -> Iterator[Account]:
     subprocess.run(command, check=True, capture_output=True)
     try:
         account = furnish(name, place / name, library, home)
-        yield account
-        account.encamp("kill-all", check=False)
+        try:
+            yield account
+        finally:
+            account.encamp("kill-all", check=False)
     finally:
         subprocess.run(["userdel", name], check=True, capture_output=True)
 

@@ -6,12 +6,10 @@ import shutil
 import socket
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from encamp.agent.keeper import Keeper
 from encamp.cli.options import caller
-from encamp.describe import environments
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest
@@ -39,7 +37,7 @@ def check_refused(
     ("words", "code", "sentence", "hint"),
     [
         (("-e", "mimi"), Code.UNKNOWN_ENVIRONMENT, "no environment 'mimi'", "Did you mean 'mini'"),
-        (("-e", "qqqq"), Code.UNKNOWN_ENVIRONMENT, "no environment 'qqqq'", "debian12, mini"),
+        (("-e", "qqqq"), Code.UNKNOWN_ENVIRONMENT, "no environment 'qqqq'", "debian13, mini"),
         (("--memory", "lots"), Code.USAGE, "--memory 'lots' is not a size", "512M"),
         (("--memory", "1M"), Code.USAGE, "needs at least", ""),
         (("--memory", "900T"), Code.NO_ROOM, "more than is free", "--memory"),
@@ -138,19 +136,22 @@ async def test_guest_that_never_answers_is_reported_with_its_consoles_last_lines
     site_home: Home,
     nothing_left: None,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     arguments: tuple[str, ...],
     patience: float,
     code: Code,
     words: str,
 ) -> None:
-    mini = msgspec.structs.replace(
-        environments.SHIPPED["mini"],
-        kernel_arguments=("rdinit=/none", "encamp.root=none", *arguments),
-        ready_timeout=patience,
+    words_for_kernel = ", ".join(("rdinit=/none", "encamp.root=none", *arguments))
+    (tmp_path / "environments.yaml").write_text(
+        "broken:\n"
+        "  extends: mini\n"
+        f"  kernel_arguments: [{words_for_kernel}]\n"
+        f"  ready: {{timeout: {patience}}}\n"
     )
-    monkeypatch.setitem(environments.SHIPPED, "mini", mini)
+    monkeypatch.setenv("ENCAMP_USER_CONFIG", str(tmp_path))
     keeper = Keeper.open(site_home)
-    request = MachineRequest(environment="mini", owner=caller())
+    request = MachineRequest(environment="broken", owner=caller())
     with pytest.raises(EncampError) as failed:
         await keeper.start(request, Silent())
     assert failed.value.code is code

@@ -194,7 +194,7 @@ def test_machine_that_ends_by_itself_is_recorded_as_failed(encamp: Encamp, work:
 @pytest.mark.parametrize(
     ("moves", "state", "wrong", "possible"),
     [
-        ((), "running", ("resume", "restore", "rm"), "exec, pause, suspend, stop, kill"),
+        ((), "running", ("resume", "restore", "rm"), "exec, pause, suspend, save, stop, kill"),
         (("pause",), "paused", ("pause", "restore", "stop", "rm"), "resume, suspend, kill"),
         (("suspend",), "suspended", ("pause", "resume", "suspend", "stop"), "restore, kill, rm"),
         (("kill",), "stopped", ("pause", "resume", "suspend", "restore", "stop", "kill"), "rm"),

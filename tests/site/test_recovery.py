@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from encamp.home import Home
+from encamp.machines.directory import DOOMED
 from encamp.model.errors import Code
 from tests.conftest import ENCAMP, ROOT, Encamp, left_behind, machine_processes
 
@@ -36,7 +37,7 @@ WAKING = "encamp.agent.making:wake+before"
 """Launched, not awake."""
 WAITING = "encamp.agent.live:Live.ready+before"
 """Awake; its guest has not answered."""
-COPYING_IN = "encamp.agent.copying:_success+before"
+COPYING_IN = "encamp.agent.copying:success+before"
 RUNNING = "encamp.agent.run:attend+before"
 COPYING_OUT = "encamp.guest.archive_unpack:Unpacker.feed+before"
 ENDING = "encamp.agent.run:_end+before"
@@ -85,6 +86,14 @@ def settled(home: Home) -> list[str]:
     return left
 
 
+def kill_machines(home: Home) -> None:
+    for pid in machine_processes(home):
+        os.kill(pid, signal.SIGKILL)
+    settle = time.monotonic() + 30
+    while machine_processes(home) and time.monotonic() < settle:
+        time.sleep(0.01)
+
+
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -114,7 +123,9 @@ def test_job_whose_machine_is_killed_fails_and_leaves_nothing(
 )
 def test_interrupted_job_leaves_nothing(dying: Dying, site_home: Home, point: str) -> None:
     code = dying(point, "interrupted", "run", *FILES, "--", *COMMAND)
-    assert code == 128 + signal.SIGINT
+    # A job that is over may be done before it hears of it.
+    over = {0} if point == ENDING else set()
+    assert code in {128 + signal.SIGINT} | over
     assert left_behind(site_home) == []
 
 
@@ -333,11 +344,7 @@ def test_machine_that_was_killed_is_failed_and_keeps_its_console(
     encamp: Encamp, site_home: Home
 ) -> None:
     encamp("start", "--name", "a")
-    (pid,) = machine_processes(site_home)
-    os.kill(pid, signal.SIGKILL)
-    settle = time.monotonic() + 30
-    while machine_processes(site_home) and time.monotonic() < settle:
-        time.sleep(0.01)
+    kill_machines(site_home)
     (machine,) = json.loads(ps(encamp))
     assert machine["state"] == "failed"
     assert "process ended" in machine["reason"]
@@ -345,6 +352,23 @@ def test_machine_that_was_killed_is_failed_and_keeps_its_console(
     assert refused.returncode == Code.WRONG_STATE.value
     assert encamp("console", "a").returncode == 0
     encamp("rm", "a")
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_machine_that_has_ruined_its_directory_holds_up_no_other(
+    encamp: Encamp, site_home: Home, lost: bool
+) -> None:
+    """Its process may put there what it likes, such as a pipe in the place of its console."""
+    encamp("start", "--name", "a")
+    (directory,) = site_home.machines.iterdir()
+    (directory / "run" / "console").unlink()
+    os.mkfifo(directory / "run" / "console")
+    if lost:
+        kill_machines(site_home)
+    assert states(encamp) == {"a": "failed" if lost else "running"}
+    assert encamp("console", "a").stdout == b""
+    assert encamp("run", "--", "echo", "other").stdout == b"other\n"
+    encamp("rm", "-f", "a")
 
 
 def test_machines_outlive_the_command_that_made_them(encamp: Encamp, site_home: Home) -> None:
@@ -414,18 +438,27 @@ def test_recovery_never_touches_what_is_just_being_made(encamp: Encamp, site_hom
 def test_killing_everything_ends_machines_that_are_just_being_made(
     encamp: Encamp, site_home: Home
 ) -> None:
-    def start() -> int:
-        return encamp("start", check=False).returncode
-
+    expected = {0, Code.UNKNOWN_MACHINE.value, Code.MACHINE_LOST.value, Code.INPUT_MISSING.value}
     with ThreadPoolExecutor(3) as pool:
-        starting = [pool.submit(start) for _ in range(4)]
+        starting = [pool.submit(encamp, "start", check=False) for _ in range(4)]
         for _ in range(6):
             encamp("kill-all")
-        codes = {future.result() for future in starting}
-    expected = {0, Code.UNKNOWN_MACHINE.value, Code.MACHINE_LOST.value, Code.INPUT_MISSING.value}
-    assert codes <= expected
+        unexpected = [
+            future.result().stderr.decode()
+            for future in starting
+            if future.result().returncode not in expected
+        ]
+    assert unexpected == []
     encamp("kill-all")
     assert left_behind(site_home) == []
+
+
+def test_a_removal_that_was_cut_short_is_finished(encamp: Encamp, site_home: Home) -> None:
+    half_removed = site_home.machines / f"{DOOMED}{'0' * 32}"
+    (half_removed / "run").mkdir(parents=True)
+    (half_removed / "machine.json").write_text("{}")
+    assert states(encamp) == {}
+    assert list(site_home.machines.iterdir()) == []
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -18,6 +18,7 @@ from encamp.agent import others
 from encamp.home import Home
 from encamp.machines import room
 from encamp.machines.account import ACCOUNT
+from encamp.machines.hardware import Backing, Hardware, command_line
 from encamp.machines.qemu import FILE_LIMIT, kvm_group
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size
@@ -286,6 +287,30 @@ def test_strange_process_names_do_not_reach_a_terminal(tmp_path: Path) -> None:
         fake.wait()
 
 
+@pytest.mark.parametrize(
+    ("layers", "accelerator", "words", "overhead"),
+    [(1, "tcg", 32, 48), (0, "tcg", 128, 144), (0, "kvm", None, 48)],
+)
+def test_buffer_of_a_machine_is_counted_as_large_as_it_is(
+    tmp_path: Path, layers: int, accelerator: str, words: int | None, overhead: int
+) -> None:
+    """Before it stands, and when it does."""
+    hardware = Hardware(accelerator, Size(1, GIB), 0, "none", layers)
+    backing = Backing("a", [], "", 0, [], [])
+    command = command_line(Path("sleep"), hardware, backing)
+    assert any(f"tb-size={words}" in word for word in command) == (words is not None)
+    assert room.overhead(hardware) == overhead * MIB
+    program = tmp_path / "qemu-system-x86"
+    program.symlink_to("/bin/sh")
+    script = ["sh", "-c", "echo; read line", *command]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(script, executable=program, stdin=pipe, stdout=pipe) as fake:
+        assert fake.stdout is not None
+        fake.stdout.readline()
+        (found,) = [machine for machine in room.standing() if machine.pid == fake.pid]
+    assert (found.memory, found.overhead) == (GIB, overhead * MIB)
+
+
 # ── hostile jobs ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -385,13 +410,26 @@ def test_what_machines_may_still_grow_to_is_taken(
 ) -> None:
     used = 100 * MIB
     monkeypatch.setattr(room, "available_memory", lambda: 4 * GIB)
+    small, large = 48 * MIB, 144 * MIB
     monkeypatch.setattr(
-        room, "standing", lambda: [room.Standing(1, "a", GIB, used), room.Standing(2, "b", GIB, 0)]
+        room,
+        "standing",
+        lambda: [
+            room.Standing(1, "a", GIB, used, overhead=small),
+            room.Standing(2, "b", GIB, 0, overhead=large),
+        ],
     )
-    free = 4 * GIB - room.RESERVE - 2 * GIB - 2 * room.OVERHEAD + used
-    room.check_room(Size(1, free - room.OVERHEAD), tmp_path)
+    free = 4 * GIB - room.RESERVE - 2 * GIB - small - large + used
+
+    def check(layers: int, memory: int) -> None:
+        room.check_room(Hardware("tcg", Size(1, memory), 0, "none", layers), tmp_path)
+
+    check(1, free - small)
+    check(0, free - large)
+    with pytest.raises(EncampError):
+        check(0, free - large + MIB)
     with pytest.raises(EncampError) as refused:
-        room.check_room(Size(1, free - room.OVERHEAD + 10 * MIB), tmp_path)
+        check(1, free - small + 10 * MIB)
     assert refused.value.code is Code.NO_ROOM
     assert "11 MiB more than is free" in refused.value.sentence
 
