@@ -13,7 +13,10 @@ from pathlib import Path
 from bench.report import Report, merge, section
 from bench.single import measure
 
-NAMES = ["latency", "rate", "crowd", "leaks", "streams"]
+NAMES = [
+    *("latency", "environments", "rate", "crowd", "leaks", "streams"),
+    *("rebuild", "pull", "describe", "storage"),
+]
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 

@@ -110,7 +110,7 @@ async def _library(ground: Ground, count: int, costs: Costs) -> int:
     before = await asyncio.to_thread(_host_memory)
     async with _started(ground, count) as machines:
         questions = [partial(_answers, ground, machine) for machine in machines]
-        answers = await _limited(ANSWERS_AT_ONCE, questions)
+        answers = await limited(ANSWERS_AT_ONCE, questions)
         after = await asyncio.to_thread(_host_memory)
         costs.add([memory_of(_pid(ground, machine)) for machine in machines], before - after)
     return sum(answers)
@@ -124,7 +124,7 @@ async def _started(ground: Ground, count: int) -> AsyncIterator[list[Machine]]:
         machines.append(await ground.keeper.start(ground.plan.request, Silent()))
 
     try:
-        await _limited(AT_ONCE, [start] * count)
+        await limited(AT_ONCE, [start] * count)
         yield machines
     finally:
         for machine in machines:
@@ -140,7 +140,7 @@ async def _answers(ground: Ground, machine: Machine) -> bool:
     return outcome.exit_code == 0 and answer.text == f"{machine.name}\n{machine.id}\n".encode()
 
 
-async def _limited(at_once: int, work: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+async def limited(at_once: int, work: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     free = asyncio.Semaphore(at_once)
 
     async def one(begin: Callable[[], Awaitable[T]]) -> T:

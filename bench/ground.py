@@ -15,7 +15,7 @@ from encamp.agent.keeper import Keeper
 from encamp.agent.plan import Plan, wanted_size
 from encamp.cli.options import caller
 from encamp.describe.environments import find_environment
-from encamp.describe.shipped import SHIPPED
+from encamp.describe.shipped import MINI
 from encamp.home import default_home
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
@@ -67,7 +67,7 @@ async def _plan(keeper: Keeper) -> tuple[Plan, Template]:
     request = MachineRequest(environment=ENVIRONMENT, owner=caller())
     environment = find_environment(ENVIRONMENT)
     user = process_user(os.geteuid())
-    image = await asyncio.to_thread(keeper.maker.images.ensure, SHIPPED[ENVIRONMENT], Silent())
+    image = await asyncio.to_thread(keeper.maker.images.ensure, MINI, Silent())
     verdict = await accelerator.decide(keeper.home, image, user, Silent())
     size = wanted_size(request, environment)
     hardware = Hardware(verdict.accelerator, size, SHARE_SLOTS[0], environment.network)

@@ -44,6 +44,13 @@ def ratio(one: Series, other: Series) -> float:
     return one.median / other.median
 
 
+def paired_ratio(one: Series, other: Series) -> float:
+    """How many times the other this one is, by the median over the rounds: what slows the whole
+    host for a while slows both sides of a round."""
+    pairs = zip(one.values, other.values, strict=True)
+    return statistics.median(mine / its for mine, its in pairs)
+
+
 def growth_per_step(samples: Sequence[tuple[int, float]]) -> float:
     """How much a value grows with every step: the median of what any two samples say.
 
