@@ -34,10 +34,11 @@ bench: ## run the benchmarks
 	@tools/setup bench
 	@$(PYTHON) -m bench
 
-docs: ## regenerate the command reference from the code
+docs: ## regenerate the command reference and tables from the code
 	@tools/setup run
 	@$(PYTHON) -m encamp.cli.reference > docs/.reference.new
 	@mv docs/.reference.new docs/reference.md
+	@$(PYTHON) -m encamp.describe.manual docs/environments.md
 
 clean: ## remove what was built and installed here (machines and images are kept elsewhere)
 	@for makefile in src/encamp/*/*/Makefile; do \
