@@ -44,6 +44,22 @@ ACQUIRE = re.compile(
 )
 
 
+RULES = """\
+#clear APT::Update;
+#clear APT::Architectures;
+#clear Acquire::Languages;
+APT::Architecture "amd64";
+APT::Architectures { "amd64"; };
+APT::Sandbox::User "root";
+APT::Get::AllowUnauthenticated "false";
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+Acquire::Languages "none";"""
+"""What holds for every apt of ours, whatever the host's is told: only what is signed, for this
+kind of processor, without translations."""
+
+
 def environment() -> dict[str, str]:
     """For programs of Debian: their messages in English, no questions, all of Debian's paths."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *programs.ADMINISTRATOR_PATHS])
@@ -176,16 +192,7 @@ class Apt:
         write_private(self.source_list, self.source_lines())
         (path / "apt.conf").write_text(
             f"""\
-#clear APT::Update;
-#clear APT::Architectures;
-#clear Acquire::Languages;
-APT::Architecture "amd64";
-APT::Sandbox::User "root";
-APT::Get::AllowUnauthenticated "false";
-Acquire::AllowInsecureRepositories "false";
-Acquire::AllowWeakRepositories "false";
-Acquire::AllowDowngradeToInsecureRepositories "false";
-Acquire::Languages "none";
+{RULES}
 Dir::State "{path}";
 Dir::State::lists "{self.lists}";
 Dir::State::status "{path}/status";

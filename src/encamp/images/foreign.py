@@ -184,7 +184,11 @@ def members_of(archive: Path, source: str) -> Iterator[tuple[tarfile.TarInfo, ta
 
 
 def damaged(source: str, error: Exception) -> EncampError:
-    return refuse(source, f"it is no sound tar archive ({error})")
+    return refuse(
+        source,
+        f"it is no sound tar archive ({error})",
+        "Was it copied whole? 'tar --list --file FILE' tells. A disk is of kind 'disk'.",
+    )
 
 
 DAMAGES = (tarfile.TarError, EOFError, UnicodeError, ValueError, OverflowError)

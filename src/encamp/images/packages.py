@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from encamp.images import contained, namespace
-from encamp.images.apt import Apt, acquire_settings, passwords
+from encamp.images.apt import RULES, Apt, acquire_settings, passwords
 from encamp.images.session import Action, Room
 from encamp.images.steps import share
 from encamp.model.errors import Code, EncampError
@@ -111,18 +111,11 @@ class Shelf:
     def configuration(self, root: Path, dpkg: Path) -> str:
         lines = "\n".join(self.settings())
         return f"""\
-#clear APT::Update;
-#clear APT::Architectures;
 #clear DPkg;
 {lines}
-APT::Architecture "amd64";
-APT::Architectures {{ "amd64"; }};
+{RULES}
 APT::Install-Recommends "0";
-APT::Sandbox::User "root";
-APT::Get::AllowUnauthenticated "false";
 APT::Keep-Downloaded-Packages "true";
-Acquire::AllowInsecureRepositories "false";
-Acquire::Languages "none";
 Dir "{root}/";
 Dir::Etc::main "/dev/null";
 Dir::Etc::parts "/dev/null";

@@ -243,8 +243,8 @@ class DirectoryMedium:
             )
         return EncampError(
             Code.UNREACHABLE,
-            f"Repository {self.where} failed: {error.strerror}.",
-            "Try again later.",
+            f"Repository {self.where} cannot be used: {error.strerror}.",
+            "See that it is an ordinary directory in which you may make files.",
             transient=True,
         )
 

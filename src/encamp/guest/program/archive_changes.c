@@ -1,5 +1,4 @@
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -44,40 +43,7 @@ static bool part_of_image(const char *key)
            strcmp(key, "trusted.overlay.opaque") == 0;
 }
 
-static void pack(int directory, const char *path, unsigned depth);
-
-static void pack_below(int fd, unsigned depth)
-{
-    size_t length = strlen(archive_name);
-    DIR *all = fdopendir(fd);
-    struct dirent *entry;
-
-    if (all == NULL) {
-        close(fd);
-        archive_problem("the machine has no memory left");
-        return;
-    }
-    errno = 0;
-    while (!archive_broken && (entry = readdir(all)) != NULL) {
-        size_t more = strlen(entry->d_name), start = length + (length > 0);
-
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            if (start + more > NAME_LIMIT - 1 || depth + 1 >= DEPTH_LIMIT) {
-                archive_problem("there is too much below this directory");
-            } else {
-                archive_name[length] = '/';
-                memcpy(archive_name + start, entry->d_name, more + 1);
-                if (!is_left_out() || is_whiteout(dirfd(all), entry->d_name))
-                    pack(dirfd(all), entry->d_name, depth + 1);
-                archive_name[length] = 0;
-            }
-        }
-        errno = 0;
-    }
-    if (errno != 0)
-        archive_problem(strerror(errno));
-    closedir(all);
-}
+static void pack_kept(int directory, const char *path, unsigned depth);
 
 static void pack_opened(int fd, const struct stat *status, unsigned depth)
 {
@@ -95,7 +61,7 @@ static void pack_opened(int fd, const struct stat *status, unsigned depth)
     size_t count = archive_attributes(fd, part_of_image, attributes);
     if (S_ISDIR(status->st_mode)) {
         archive_entry(KIND_DIRECTORY, status, NULL, 0, attributes, count);
-        pack_below(fd, depth);
+        archive_below(fd, depth, pack_kept);
     } else {
         snprintf(size, sizeof size, "%lld", (long long)status->st_size);
         archive_entry(KIND_FILE, status, size, strlen(size), attributes, count);
@@ -147,6 +113,12 @@ static void pack(int directory, const char *path, unsigned depth)
     } /* a socket is nothing without its process */
 }
 
+static void pack_kept(int directory, const char *path, unsigned depth)
+{
+    if (!is_left_out() || is_whiteout(directory, path))
+        pack(directory, path, depth);
+}
+
 int archive_changes(int layer, char **paths)
 {
     int top = openat(layer, "upper", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -158,6 +130,6 @@ int archive_changes(int layer, char **paths)
     left_out = paths;
     archive_begin();
     archive_name[0] = 0;
-    pack_below(top, 0);
+    archive_below(top, 0, pack_kept);
     return archive_end();
 }

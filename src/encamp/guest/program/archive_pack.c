@@ -1,5 +1,4 @@
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -12,39 +11,7 @@
 
 #include "archive_write.h"
 
-static void pack(int directory, const char *path, bool follow, unsigned depth);
-
-static void pack_below(int fd, unsigned depth)
-{
-    size_t length = strlen(archive_name);
-    DIR *all = fdopendir(fd);
-    struct dirent *entry;
-
-    if (all == NULL) {
-        close(fd);
-        archive_problem("the machine has no memory left");
-        return;
-    }
-    errno = 0;
-    while (!archive_broken && (entry = readdir(all)) != NULL) {
-        size_t more = strlen(entry->d_name);
-
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
-            if (length + 1 + more > NAME_LIMIT - 1 || depth + 1 >= DEPTH_LIMIT) {
-                archive_problem("there is too much below this directory");
-            } else {
-                archive_name[length] = '/';
-                memcpy(archive_name + length + 1, entry->d_name, more + 1);
-                pack(dirfd(all), entry->d_name, false, depth + 1);
-                archive_name[length] = 0;
-            }
-        }
-        errno = 0;
-    }
-    if (errno != 0)
-        archive_problem(strerror(errno));
-    closedir(all);
-}
+static void pack_found(int directory, const char *path, unsigned depth);
 
 static bool users_own(const char *key)
 {
@@ -67,7 +34,7 @@ static void pack_opened(int fd, const struct stat *status, unsigned depth)
     archive_entry(S_ISDIR(status->st_mode) ? KIND_DIRECTORY : KIND_FILE, status, NULL, 0,
                   attributes, count);
     if (S_ISDIR(status->st_mode)) {
-        pack_below(fd, depth);
+        archive_below(fd, depth, pack_found);
     } else {
         archive_content(fd, status, false);
         close(fd);
@@ -107,6 +74,11 @@ static void pack(int directory, const char *path, bool follow, unsigned depth)
             pack_opened(fd, &status, depth);
         }
     }
+}
+
+static void pack_found(int directory, const char *path, unsigned depth)
+{
+    pack(directory, path, false, depth);
 }
 
 /* A match becomes a tree named by its last component, whatever directories it was found in. What

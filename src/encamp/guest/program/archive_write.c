@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "archive_write.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,4 +222,37 @@ int archive_end(void)
     archive_entry(KIND_END, NULL, NULL, 0, NULL, 0);
     flush();
     return archive_broken ? 1 : 0;
+}
+
+void archive_below(int fd, unsigned depth,
+                   void (*pack)(int directory, const char *name, unsigned depth))
+{
+    size_t length = strlen(archive_name), start = length + (length > 0);
+    DIR *all = fdopendir(fd);
+    struct dirent *entry;
+
+    if (all == NULL) {
+        close(fd);
+        archive_problem("the machine has no memory left");
+        return;
+    }
+    errno = 0;
+    while (!archive_broken && (entry = readdir(all)) != NULL) {
+        size_t more = strlen(entry->d_name);
+
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            if (start + more > NAME_LIMIT - 1 || depth + 1 >= DEPTH_LIMIT) {
+                archive_problem("there is too much below this directory");
+            } else {
+                archive_name[length] = '/';
+                memcpy(archive_name + start, entry->d_name, more + 1);
+                pack(dirfd(all), entry->d_name, depth + 1);
+                archive_name[length] = 0;
+            }
+        }
+        errno = 0;
+    }
+    if (errno != 0)
+        archive_problem(strerror(errno));
+    closedir(all);
 }

@@ -17,6 +17,9 @@ void archive_put(const void *bytes, size_t count);
 void archive_entry(enum entry_kind kind, const struct stat *status, const char *link,
                    size_t link_length, const uint8_t *attributes, size_t attribute_length);
 void archive_problem(const char *sentence);
+/* Let everything in a directory be packed, whose descriptor is closed then. */
+void archive_below(int fd, unsigned depth,
+                   void (*pack)(int directory, const char *name, unsigned depth));
 /* The extended attributes that are wanted, to `to`, which has room for XATTR_LIMIT bytes; those
    that do not fit are left out. Returns how many bytes. */
 size_t archive_attributes(int fd, bool (*wanted)(const char *key), uint8_t *to);
