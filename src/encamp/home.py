@@ -1,12 +1,11 @@
 """Where Encamp keeps things on a host: one directory per user, private to that user.
 
-`ENCAMP_HOME` names it. Without that it is /var/lib/encamp for root and
+`ENCAMP_HOME` names it. Without that it is /var/lib/encamp (or `ENCAMP_SYSTEM_HOME`) for root and
 ~/.local/share/encamp for everybody else.
 """
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import pwd
@@ -19,7 +18,8 @@ import msgspec
 
 from encamp.model.errors import Code, EncampError
 
-SYSTEM_HOME = Path("/var/lib/encamp")
+SYSTEM_HOME = Path(os.environ.get("ENCAMP_SYSTEM_HOME") or "/var/lib/encamp")
+"""Root's; its images serve everybody on the host."""
 
 LOCK_POLL = 0.02
 """Seconds between two tries at a lock that somebody else holds."""
@@ -113,6 +113,8 @@ class Home(msgspec.Struct, frozen=True):
 
 async def wait_for_lock(fd: int) -> None:
     """Lock an open file that others may hold the lock of, without holding up the event loop."""
+    import asyncio  # Whoever has no event loop does without.
+
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

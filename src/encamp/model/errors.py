@@ -48,6 +48,8 @@ class Code(enum.Enum):
     """An image, or its name, is not signed by anybody whom this host is told to trust."""
     NOT_READY = 83
     """The guest answered, but what the environment calls ready did not come about in time."""
+    COMMAND_FAILED = 84
+    """A command that was sent to hosts was carried out and went wrong on one of them."""
     TIMEOUT = 124
     """The time limit the request set has passed."""
 
