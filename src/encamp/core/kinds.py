@@ -1,0 +1,155 @@
+"""The kinds of things that a site is made of, as expressions know them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable
+
+from encamp.core.schema import OF_VALUE, Fact, Kind, Schema, Type
+from encamp.core.world import Known
+from encamp.model.command import CommandRecord, CommandState
+from encamp.model.host import Presence
+from encamp.model.machine import Machine, State
+from encamp.model.property import PropertyDefinition
+
+
+def _one_of(words: type[enum.Enum], help: str) -> Fact:
+    return Fact(Type.STR, help, words=tuple(word.value for word in words))
+
+
+HOST_FACTS = {
+    "name": Fact(Type.STR, "the host's name"),
+    "presence": _one_of(Presence, "is its agent there?"),
+    "reason": Fact(Type.STR, "why it is lost, or has left"),
+    "since": Fact(Type.FLOAT, "when it came into this presence, in seconds of 1970"),
+    "groups": Fact(Type.LIST, "the groups of hosts that it is in"),
+    "version": Fact(Type.STR, "its agent's version"),
+    "clock_offset": Fact(Type.FLOAT, "seconds that its clock is ahead of the manager's"),
+}
+"""What is known of every host, beside its properties. No property may be called like one."""
+
+MACHINE = Kind(
+    "machine",
+    "machines",
+    {
+        "id": Fact(Type.STR, "the machine's id"),
+        "name": Fact(Type.STR, "its name"),
+        "owner": Fact(Type.INT, "the number of the user it belongs to"),
+        "host": Fact(Type.STR, "the host it is on", refers="host"),
+        "environment": Fact(Type.STR, "the environment it was made of", refers="environment"),
+        "state": _one_of(State, "whether it runs, stands still or has ended"),
+        "reason": Fact(Type.STR, "why it is in that state"),
+        "created": Fact(Type.FLOAT, "when it was made"),
+        "changed": Fact(Type.FLOAT, "when it came into this state"),
+        "cpus": Fact(Type.INT, "processors"),
+        "memory": Fact(Type.INT, "bytes of memory"),
+    },
+    key="id",
+)
+
+JOB = Kind(
+    "job",
+    "jobs",
+    {
+        "id": Fact(Type.STR, "the id of the machine it runs in"),
+        "host": Fact(Type.STR, "the host it runs on", refers="host"),
+        "environment": Fact(Type.STR, "the environment it asked for", refers="environment"),
+        "owner": Fact(Type.INT, "the number of the user it belongs to"),
+        "command": Fact(Type.STR, "its command line"),
+        "state": _one_of(State, "the state of its machine"),
+        "created": Fact(Type.FLOAT, "when its machine was made"),
+    },
+    key="id",
+)
+
+COMMAND = Kind(
+    "command",
+    "commands",
+    {
+        "id": Fact(Type.STR, "the command's id"),
+        "name": Fact(Type.STR, "what was to be done"),
+        "host": Fact(Type.STR, "the host it was sent to", refers="host"),
+        "issuer": Fact(Type.STR, "who issued it"),
+        "state": _one_of(CommandState, "how far it has come"),
+        "reason": Fact(Type.STR, "why it is in that state"),
+        "issued": Fact(Type.FLOAT, "when"),
+        "changed": Fact(Type.FLOAT, "when it came into this state"),
+        "exit_code": Fact(Type.INT, "of the program it ran"),
+    },
+    key="id",
+)
+
+ENVIRONMENT = Kind(
+    "environment",
+    "environments",
+    {
+        "name": Fact(Type.STR, "the environment's name"),
+        "cpus": Fact(Type.INT, "processors that a machine of it gets"),
+        "memory": Fact(Type.INT, "bytes of memory that a machine of it gets"),
+    },
+)
+
+
+def schema_of(definitions: Iterable[PropertyDefinition], groups: Collection[str] = ()) -> Schema:
+    """All kinds; hosts have these properties. One that hosts define differently is of any type."""
+    facts = dict(HOST_FACTS)
+    for definition in definitions:
+        if definition.name in HOST_FACTS:
+            continue
+        kind = OF_VALUE[definition.return_type]
+        former = facts.get(definition.name)
+        if former is not None and former.type is not kind:
+            kind = Type.ANY
+        facts[definition.name] = Fact(kind, definition.help)
+    host = Kind("host", "hosts", facts)
+    kinds = {kind.name: kind for kind in (host, MACHINE, JOB, COMMAND, ENVIRONMENT)}
+    return Schema(kinds, frozenset(groups))
+
+
+def machine_key(host: str, machine_id: str) -> str:
+    """No agent can claim a machine of another's: they are told apart by their hosts too."""
+    return f"{host}/{machine_id}"
+
+
+def machine_facts(host: str, machine: Machine) -> dict[str, Known]:
+    return {
+        "id": machine.id,
+        "name": machine.name,
+        "owner": machine.owner,
+        "host": host,
+        "environment": machine.environment,
+        "state": machine.state.value,
+        "reason": machine.reason,
+        "created": machine.created,
+        "changed": machine.changed,
+        "cpus": machine.size.cpus,
+        "memory": machine.size.memory,
+    }
+
+
+def job_facts(host: str, machine: Machine) -> dict[str, Known]:
+    return {
+        "id": machine.id,
+        "host": host,
+        "environment": machine.environment,
+        "owner": machine.owner,
+        "command": " ".join(machine.command),
+        "state": machine.state.value,
+        "created": machine.created,
+    }
+
+
+def command_facts(record: CommandRecord) -> dict[str, Known]:
+    facts: dict[str, Known] = {
+        "id": record.id,
+        "name": record.name,
+        "host": record.host,
+        "issuer": record.issuer,
+        "state": record.state.value,
+        "reason": record.reason,
+        "issued": record.issued,
+        "changed": record.changed,
+    }
+    if record.exit_code is not None:
+        facts["exit_code"] = record.exit_code
+    return facts
