@@ -1,0 +1,94 @@
+"""What the core decides is to be done. The daemon around it does it."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from encamp.model.property import Value
+
+
+class IssueCommand(msgspec.Struct, frozen=True, tag=True):
+    """Tell hosts to do something; one record each."""
+
+    hosts: tuple[str, ...]
+    name: str
+    arguments: dict[str, Value]
+    issuer: str
+    """`trigger:NAME`."""
+    timeout: float | None = None
+
+
+class AskProperties(msgspec.Struct, frozen=True, tag=True):
+    """Query properties (none: all) of hosts (None: all of them)."""
+
+    hosts: tuple[str, ...] | None
+    properties: tuple[str, ...] = ()
+
+
+class Way(enum.Enum):
+    LOG = "log"
+    WEBHOOK = "webhook"
+    MAIL = "mail"
+
+
+class Notify(msgspec.Struct, frozen=True, tag=True):
+    way: Way
+    text: str
+    trigger: str
+    to: str = ""
+    """A URL, or an address."""
+    facts: dict[str, Value] = {}
+
+
+Step = IssueCommand | AskProperties | Notify
+
+
+class InOrder(msgspec.Struct, frozen=True):
+    """Several things, one after the other: what is next begins when the former is over. After one
+    that failed on any host the rest is not done, unless errors are to be ignored."""
+
+    trigger: str
+    steps: tuple[tuple[Step, ...], ...]
+    """What stands together in a step is done at the same time."""
+    subject: str = ""
+    ignore_errors: bool = False
+
+
+class Judgement(enum.Enum):
+    """What became of one look at a trigger."""
+
+    FIRED = "fired"
+    FALSE = "false"
+    UNKNOWN = "unknown"
+    """Something it needs to know is not known."""
+    HOLDING = "holding"
+    """True, but not for long enough yet."""
+    COOLING = "cooling"
+    """True, but it fired too recently."""
+    ONCE = "once"
+    """True, but it has fired already, and not been false since."""
+    STOPPED = "stopped"
+    """It fired on its own effect without end."""
+    FAILED = "failed"
+    """Its command could not be worked out."""
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a trigger's log: why it fired or did not, with the values it saw. Repetitions of
+    the same are not told again."""
+
+    trigger: str
+    at: float
+    judgement: Judgement
+    subject: str = ""
+    """The key of the host, machine ... it was judged for; empty if it is about none."""
+    reason: str = ""
+    seen: dict[str, Value] = {}
+    """`host.load1` and what it was."""
+    actions: tuple[str, ...] = ()
+    """What was done, in words."""
+
+
+Action = IssueCommand | AskProperties | Notify | InOrder | Judged
