@@ -1,0 +1,1 @@
+"""Commands: what an agent can be told to do, and the processes that do it."""

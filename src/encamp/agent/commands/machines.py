@@ -1,0 +1,224 @@
+"""Commands about machines: every move the keeper of this host can make with one.
+
+The machines belong to the user the agent runs as. No directories of the host can be shared with
+them: whoever may start machines here could read everything that user can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+from encamp.agent.commands.plugin import Context, command
+from encamp.model.errors import Code, EncampError
+from encamp.model.property import Value
+
+if TYPE_CHECKING:
+    from encamp.agent.keeper import Keeper
+    from encamp.model.job import MachineRequest
+    from encamp.model.machine import Machine
+
+Reference = Annotated[str, "its name, id, or the beginning of its id"]
+Environment = Annotated[str, "the environment"]
+Name = Annotated[str | None, "the machine's name"]
+Cpus = Annotated[int | None, "number of processors"]
+Memory = Annotated[str | None, "memory, such as 512M"]
+Disk = Annotated[str | None, "a disk of its own for what it writes, such as 10G"]
+Network = Annotated[str | None, "'none' or 'user'"]
+Image = Annotated[str | None, "another image than the environment's"]
+
+
+@command(timeout=600)
+async def start(
+    context: Context,
+    *,
+    environment: Environment = "mini",
+    name: Name = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    network: Network = None,
+    image: Image = None,
+) -> dict[str, Value]:
+    """Start a machine that stays until it is ended. Returns the machine."""
+    from encamp.agent.commands.lines import Lines
+
+    request = _request(environment, name, cpus, memory, disk, network, image)
+    return _described(await _keeper(context).start(request, Lines(context)))
+
+
+@command(timeout=86400)
+async def run(
+    context: Context,
+    *,
+    arguments: Annotated[list[Value], "the program and its arguments"],
+    environment: Environment = "mini",
+    name: Name = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    network: Network = None,
+    image: Image = None,
+    variables: Annotated[dict[str, Value] | None, "variables it finds"] = None,
+    workdir: Annotated[str | None, "where in the machine it starts"] = None,
+) -> dict[str, Value]:
+    """Run a program in a fresh machine, which is gone afterwards. Fails as the program does."""
+    from encamp.agent.commands.lines import Lines
+    from encamp.agent.run import Control, run_job
+    from encamp.model.job import Command, Job
+
+    words = _texts("arguments", arguments)
+    values = _texts("variables", [*(variables or {}), *(variables or {}).values()])
+    half = len(values) // 2
+    if not words:
+        raise EncampError(Code.USAGE, "'arguments' is empty: there is nothing to run.")
+    if workdir is not None and not workdir.startswith("/"):
+        raise EncampError(Code.USAGE, "'workdir' must be an absolute path in the machine.")
+    job = Job(
+        machine=_request(environment, name, cpus, memory, disk, network, image),
+        command=Command(
+            arguments=words,
+            variables=tuple(zip(values[:half], values[half:], strict=True)),
+            workdir=workdir,
+        ),
+    )
+    lines = Lines(context)
+    outcome = await run_job(
+        _keeper(context), job, _Streams(context), control=Control(), progress=lines
+    )
+    for problem in outcome.problems:
+        context.write(f"{problem}\n")
+    context.ended(outcome.exit_code)
+    return {"machine": outcome.machine, "reason": outcome.reason}
+
+
+@command(timeout=120)
+async def stop(context: Context, *, machine: Reference) -> dict[str, Value]:
+    """Let a machine shut itself down; its record stays."""
+    return await _moved(context, machine, lambda keeper, found: keeper.stop(found))
+
+
+@command(timeout=60)
+async def kill(context: Context, *, machine: Reference) -> dict[str, Value]:
+    """End a machine at once; its record stays."""
+    return await _moved(context, machine, lambda keeper, found: keeper.kill(found))
+
+
+@command(timeout=60)
+async def pause(context: Context, *, machine: Reference) -> dict[str, Value]:
+    """Let a machine stand still. It keeps its memory and uses no processor."""
+    return await _moved(context, machine, lambda keeper, found: keeper.pause(found))
+
+
+@command(timeout=60)
+async def resume(context: Context, *, machine: Reference) -> dict[str, Value]:
+    """Let a paused machine go on."""
+    return await _moved(context, machine, lambda keeper, found: keeper.resume(found))
+
+
+@command(timeout=600)
+async def suspend(context: Context, *, machine: Reference) -> dict[str, Value]:
+    """Put a machine into a file; it uses neither memory nor processor until it is restored."""
+    return await _moved(context, machine, lambda keeper, found: keeper.suspend(found))
+
+
+@command(timeout=600)
+async def restore(context: Context, *, machine: Reference) -> dict[str, Value]:
+    """Wake a suspended machine up, just as it was."""
+    return await _moved(context, machine, lambda keeper, found: keeper.restore(found))
+
+
+@command(timeout=120)
+async def remove(
+    context: Context,
+    *,
+    machine: Reference,
+    force: Annotated[bool, "also if it is running: kill it first"] = False,
+) -> None:
+    """Remove a machine that has ended or is suspended."""
+    keeper = _keeper(context)
+    await keeper.remove(keeper.journal.find(machine), force=force)
+
+
+@command(timeout=3600)
+async def save(
+    context: Context, *, machine: Reference, image: Annotated[str, "its NAME or NAME:VERSION"]
+) -> dict[str, Value]:
+    """Save a running machine as an image of this host. The machine goes on."""
+    from encamp.agent.commands.lines import Lines
+    from encamp.agent.saving import save as save_machine
+
+    keeper = _keeper(context)
+    saved = await save_machine(keeper, keeper.journal.find(machine), image, Lines(context))
+    return {"name": image, "digest": saved.digest}
+
+
+class _Streams:
+    """Nothing comes in; both streams are the command's output."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        self._context.write(data)
+
+    async def write_error(self, data: bytes) -> None:
+        self._context.write(data)
+
+
+def _keeper(context: Context) -> Keeper:
+    from encamp.agent.keeper import Keeper
+
+    return Keeper.open(context.home)
+
+
+async def _moved(
+    context: Context, reference: str, move: Callable[[Keeper, Machine], Awaitable[Machine]]
+) -> dict[str, Value]:
+    keeper = _keeper(context)
+    return _described(await move(keeper, keeper.journal.find(reference)))
+
+
+def _described(machine: Machine) -> dict[str, Value]:
+    import msgspec
+
+    return {
+        name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(machine).items()
+    }
+
+
+def _request(
+    environment: str,
+    name: str | None,
+    cpus: int | None,
+    memory: str | None,
+    disk: str | None,
+    network: str | None,
+    image: str | None,
+) -> MachineRequest:
+    from encamp.agent.caller import caller
+    from encamp.model.job import MachineRequest
+    from encamp.model.size import parse_bytes
+
+    if network not in (None, "none", "user"):
+        raise EncampError(Code.USAGE, f"There is no network '{network}'.", "There are: none, user.")
+    return MachineRequest(
+        environment=environment,
+        owner=caller(),
+        name=name,
+        cpus=cpus,
+        memory=None if memory is None else parse_bytes(memory, "memory"),
+        disk=None if disk is None else parse_bytes(disk, "disk"),
+        network=network,
+        image=image,
+    )
+
+
+def _texts(name: str, values: list[Value]) -> tuple[str, ...]:
+    texts = tuple(value for value in values if isinstance(value, str) and "\0" not in value)
+    if len(texts) != len(values):
+        raise EncampError(Code.USAGE, f"'{name}' must consist of texts, and nothing else.")
+    return texts

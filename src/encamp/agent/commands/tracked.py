@@ -1,0 +1,112 @@
+"""A command under way as its agent sees it: how far it is, and how much of it the manager knows."""
+
+from __future__ import annotations
+
+from encamp.agent.commands.directory import CommandDirectory, Result
+from encamp.bus.messages import CommandNews
+from encamp.model.command import OVER, CommandState
+
+LARGE_VALUE = 128 << 10
+"""Bytes; a result so large travels without output beside it."""
+
+
+class Tracked:
+    def __init__(self, directory: CommandDirectory, *, is_new: bool) -> None:
+        self.directory = directory
+        self.child: int | None = None
+        """The process that carries it out, if it is a child of ours."""
+        self.attempts = 0
+        """How often such a process was started without beginning."""
+        self.to_stop = not is_new and directory.cancel.exists()
+        """Somebody wants it to stop."""
+        self.started = 0.0
+        self.printed = 0
+        self.result: Result | None = None
+        self.settled = False
+        """The manager knows how it ended."""
+        self._has: int | None = 0 if is_new else None
+        """Bytes of output that the manager has; None if only it knows."""
+        self._told: float | None = None
+        """With which start it was last told to be running."""
+        self.refresh()
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.started)
+
+    def is_over(self) -> bool:
+        return self.result is not None
+
+    def was_ended(self) -> bool:
+        """Did it end before it was done, so that it may have left something?"""
+        done = (CommandState.DONE, CommandState.FAILED)
+        return self.result is not None and self.result.state not in done
+
+    def is_waiting(self) -> bool:
+        """Does it wait for its turn?"""
+        return not self.begun and self.child is None and self.result is None
+
+    def refresh(self) -> bool:
+        """Look at the disk; has anything changed?"""
+        before = self.started, self.printed, self.result
+        if self.result is None:
+            # First, so that all output of one that is over is there already.
+            self.result = self.directory.read_result()
+        if not self.begun:
+            self.started = self.directory.started()
+        self.printed = self.directory.printed()
+        return before != (self.started, self.printed, self.result)
+
+    def news(self, most: int) -> CommandNews | None:
+        """What to tell the manager next, with so many bytes of output at most; perhaps nothing."""
+        if self.settled:
+            return None
+        has = self._has
+        if has is None and not self.printed:
+            has = 0
+        if has is None:
+            # Asks how much it has, by telling nothing.
+            return CommandNews(
+                id=self.directory.id, state=CommandState.RUNNING, started=self.started
+            )
+        piece = self.directory.read_output(has, most) if has < self.printed else b""
+        if self.result is not None and has + len(piece) >= self.printed:
+            last = self._last(self.result, has, piece)
+            if last is not None:
+                return last
+        elif not piece and self._told == self.started:
+            return None
+        return CommandNews(
+            id=self.directory.id,
+            state=CommandState.RUNNING,
+            reason="" if self.begun else "It waits for its turn.",
+            started=self.started,
+            offset=has,
+            piece=piece,
+        )
+
+    def _last(self, result: Result, offset: int, piece: bytes) -> CommandNews | None:
+        if piece and self.directory.result.stat().st_size > LARGE_VALUE:
+            return None
+        return CommandNews(
+            id=self.directory.id,
+            state=result.state,
+            reason=result.reason,
+            started=result.started,
+            ended=result.ended,
+            value=result.value,
+            exit_code=result.exit_code,
+            offset=offset,
+            piece=piece,
+        )
+
+    def taken(self, told: CommandNews, has: int) -> None:
+        """The manager has written this down, and has so many bytes of the output."""
+        self._has = max(0, min(has, self.printed))
+        self._told = told.started
+        self.settled = told.state in OVER and self._has >= self.printed
+
+    def tell_again(self) -> None:
+        """Another manager may know less."""
+        self._has = None
+        self._told = None
