@@ -1,0 +1,54 @@
+"""Forgetting what is old, a little at a time: what is more urgent is written in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, delete, select, tuple_
+
+from encamp.manager.store.tables import commands, events, judged, outputs
+
+AT_ONCE = 500
+"""Rows that are removed in one transaction."""
+OUTPUTS_AT_ONCE = 64
+"""They are larger."""
+
+Piece = Callable[[float, Connection], bool]
+
+
+def _old_events(before: float, connection: Connection) -> bool:
+    old = select(events.c.number).where(events.c.at < before).limit(AT_ONCE)
+    removed = connection.execute(delete(events).where(events.c.number.in_(old)))
+    return removed.rowcount == AT_ONCE
+
+
+def _old_judgements(before: float, connection: Connection) -> bool:
+    old = select(judged.c.number).where(judged.c.at < before).limit(AT_ONCE)
+    removed = connection.execute(delete(judged).where(judged.c.number.in_(old)))
+    return removed.rowcount == AT_ONCE
+
+
+def _old_commands(before: float, connection: Connection) -> bool:
+    """Those that are over; what they printed goes first."""
+    old = (
+        select(commands.c.id)
+        .where(commands.c.over_since < before)
+        .order_by(commands.c.over_since)
+        .limit(AT_ONCE)
+    )
+    ids = connection.scalars(old).all()
+    place = tuple_(outputs.c.command, outputs.c.start)
+    printed = (
+        select(outputs.c.command, outputs.c.start)
+        .where(outputs.c.command.in_(ids))
+        .limit(OUTPUTS_AT_ONCE)
+    )
+    removed = connection.execute(delete(outputs).where(place.in_(printed)))
+    if removed.rowcount == OUTPUTS_AT_ONCE:
+        return True
+    connection.execute(delete(commands).where(commands.c.id.in_(ids)))
+    return len(ids) == AT_ONCE
+
+
+PIECES: tuple[Piece, ...] = (_old_events, _old_judgements, _old_commands)
+"""Each removes some of what is older, and says whether there may be more."""
