@@ -1,0 +1,322 @@
+"""The manager: the daemon that knows the site, decides, and tells agents."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from encamp.bus.bus import Bus, Handler
+from encamp.core.happenings import (
+    CommandMoved,
+    EnvironmentsRead,
+    Forgotten,
+    Happening,
+    Joined,
+    TimePassed,
+)
+from encamp.core.schema import Schema
+from encamp.core.step import Core
+from encamp.core.triggers.memory import OneTrigger, TriggerMemory
+from encamp.door.peer import Peer
+from encamp.door.questions import Question
+from encamp.door.server import Door
+from encamp.door.socket_file import check_free
+from encamp.home import Home
+from encamp.local_time import local_zone
+from encamp.manager.answering import answer
+from encamp.manager.carrying_out import Hands
+from encamp.manager.dispatching import Dispatcher
+from encamp.manager.listening import Listener
+from encamp.manager.membership import Membership
+from encamp.manager.notifying import Notifier
+from encamp.manager.querying import Querier
+from encamp.manager.recording import Recorder
+from encamp.manager.store.store import Store
+from encamp.manager.traffic import Pace
+from encamp.manager.triggers import read_site_triggers
+from encamp.model.command import CommandDefinition, CommandRecord
+from encamp.model.errors import Code, EncampError
+from encamp.model.event import EventKind
+from encamp.model.host import Host, Presence
+from encamp.model.property import PropertyDefinition, Value
+from encamp.model.site import MANAGER, Site
+
+log = logging.getLogger(__name__)
+
+SHOWN_MISTAKES = 20
+PRUNE = 3600.0
+MEMORY = "trigger "
+"""With a trigger's name: the key in the store of what it has to remember."""
+
+Opening = Callable[[str, Sequence[str], Handler], Bus]
+
+
+class Manager:
+    def __init__(
+        self,
+        site: Site,
+        home: Home,
+        door: Path,
+        opening: Opening,
+        definitions: Iterable[PropertyDefinition],
+        commands: Mapping[str, CommandDefinition],
+        environments: dict[str, dict[str, Value]],
+        members: Membership | None = None,
+    ) -> None:
+        """`members`: who was given which credential, if that is known here."""
+        self.site = site
+        self.home = home
+        self.instance = uuid.uuid4().hex
+        self.started = time.time()
+        self.core = Core(definitions, commands, settled=False, zone=local_zone())
+        self.store: Store
+        self.recorder: Recorder
+        self.listener: Listener
+        self.dispatcher: Dispatcher
+        self.querier: Querier
+        self._door = door
+        self._opening = opening
+        self._environments = environments
+        self._members = members
+        self._refused = False
+        """Whether the triggers in the files are not the ones that are watched."""
+        self._poked = asyncio.Event()
+        self._hands: Hands
+
+    async def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Until cancelled, or until the bus will not have us."""
+        check_free(self._door)
+        async with AsyncExitStack() as held:
+            self.store = await held.enter_async_context(await self._open_store())
+            self.recorder = Recorder(self.store)
+            self.store.watch_trouble(self._store_trouble)
+            self.listener = Listener(
+                self.instance,
+                self.site.presence,
+                self.core.picture,
+                self.recorder,
+                self.happened,
+                self._members.groups_of if self._members is not None else lambda host: None,
+            )
+            bus = self._opening(MANAGER, (), self.listener.take)
+            pace = Pace(self.site.traffic.limit)
+            hosts = self.core.picture.hosts
+            self.dispatcher = Dispatcher(hosts, self.store, bus, pace, self._command_moved)
+            self.querier = Querier(hosts, bus, pace)
+            self.listener.tell(bus, self.dispatcher, self.querier)
+            notifier = Notifier(self.recorder, self.site.mail_program)
+            self._hands = Hands(
+                self.dispatcher,
+                self.querier,
+                notifier,
+                self.recorder,
+                self.store,
+                self._remember,
+            )
+            await self._remember_site()
+            recording = asyncio.create_task(self.recorder.run())
+            held.push_async_callback(_end, recording)
+            held.push_async_callback(notifier.close)
+            await held.enter_async_context(bus)
+            held.push_async_callback(self.querier.close)
+            held.push_async_callback(self.dispatcher.close)
+            held.push_async_callback(self.listener.close)
+            await held.enter_async_context(Door(self._door, self._answer))
+            await bus.watch(self.listener.membership)
+            self.recorder.event(EventKind.MANAGER_STARTED, "The manager has started.")
+            async with asyncio.TaskGroup() as tasks:
+                for work in (
+                    self._hands.run(),
+                    self._watch_clock(),
+                    self._find_everybody(),
+                    self.dispatcher.sweep(),
+                    self._prune(),
+                    self._until_ended(bus),
+                ):
+                    tasks.create_task(work)
+                if self.site.traffic.poll is not None:
+                    tasks.create_task(self.querier.poll(self.site.traffic.poll))
+                if ready is not None:
+                    ready()
+
+    async def _open_store(self) -> Store:
+        """Later the manager waits for its store; without one there is nothing to begin with."""
+        try:
+            return await Store.open(self.site.store, self.home.prepare())
+        except EncampError as error:
+            if error.code is not Code.UNREACHABLE:
+                raise
+            raise EncampError(
+                error.code,
+                error.sentence,
+                "Start the manager again when it does: see 'store' in site.yaml, and whether the"
+                " database runs and can be reached.",
+                transient=True,
+                detail=error.detail,
+            ) from error
+
+    async def _until_ended(self, bus: Bus) -> None:
+        raise await bus.ended()
+
+    # ── beginning ────────────────────────────────────────────────────────────────────────────────
+
+    async def _remember_site(self) -> None:
+        """What the store knows from before; hosts count only once they are heard of."""
+        for host in await self.store.hosts():
+            self.core.picture.learn(host.properties, host.groups, host.name)
+            self.core.know_commands(host.commands)
+            seen = await self.recorder.machines_before(host.name)
+            self.core.picture.seen_before[host.name] = seen
+            if host.presence is Presence.JOINED:
+                self.listener.expected[host.name] = host
+            else:
+                state = self.core.picture.put_host(host)
+                reason = f"host {host.name} is {host.presence.value}"
+                self.core.picture.lose_sight(state, reason)
+        self.happened(EnvironmentsRead(self._environments))
+        for record in await self.dispatcher.resume():
+            self.happened(CommandMoved(record))
+        with contextlib.suppress(EncampError):  # It was told.
+            self.load_triggers()
+        parts = []
+        for kept in (await self.store.kept_under(MEMORY)).values():
+            with contextlib.suppress(msgspec.MsgspecError):
+                parts.append(msgspec.msgpack.decode(kept, type=OneTrigger))
+        self.core.engine.restore(TriggerMemory(triggers=tuple(parts)), time.time())
+
+    async def _find_everybody(self) -> None:
+        """Then the picture is whole, and triggers may look at it."""
+        await self.listener.find_everybody()
+        self.core.settled = True
+        self.happened(TimePassed())
+
+    def load_triggers(self) -> None:
+        """Watch the triggers that are in the site's files now. If there is a mistake in them, those
+        that were watched go on, and the error says what is wrong."""
+        picture = self.core.picture
+        picture.learn((), self._groups())
+        commands = self.core.commands()
+        try:
+            self.core.load(read_site_triggers(picture.world.schema, commands), time.time())
+        except EncampError as error:
+            self._refused = True
+            count = len(self.core.engine.views())
+            former = f"the {count} that were watched stay" if count else "none is watched"
+            found = error.detail.splitlines()[:SHOWN_MISTAKES] or [error.sentence]
+            for line in found:
+                log.warning("%s", line)
+            self.recorder.event(
+                EventKind.TRIGGERS_REFUSED,
+                f"The triggers in the site's files are refused, {former}: {found[0]}",
+            )
+            raise
+        self._refused = False
+        count = len(self.core.engine.views())
+        what = "1 trigger is" if count == 1 else f"{count} triggers are"
+        self.recorder.event(EventKind.TRIGGERS_LOADED, f"{what} watched.")
+        self._poked.set()
+
+    async def forget(self, name: str) -> Host:
+        """A host that will not come back is no longer part of the site."""
+        state = self.core.picture.hosts.get(name)
+        if state is None:
+            raise EncampError(
+                Code.USAGE, f"No host of this site is '{name}'.", "'encamp hosts' lists them."
+            )
+        if state.record.presence is Presence.JOINED:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"Host {name} is joined to the site.",
+                f"Stop its agent first; 'encamp site remove {name}' keeps it from coming back.",
+            )
+        await self.store.forget_host(name)
+        self.recorder.machines(name, {})
+        self.happened(Forgotten(name))
+        return state.record
+
+    def _groups(self) -> set[str]:
+        """Those that hosts can be in, whether one of them has joined or not."""
+        enrolled = self._members.groups() if self._members is not None else frozenset()
+        return {*self.site.groups, *enrolled}
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+
+    def happened(self, happening: Happening) -> None:
+        joins = self._refused and isinstance(happening, Joined)
+        known = self._vocabulary() if joins else None
+        decision = self.core.step(happening, time.time())
+        if known is not None and self._vocabulary() != known:
+            # What the triggers lacked may be there now.
+            with contextlib.suppress(EncampError):
+                self.load_triggers()
+        if decision.events:
+            self.recorder.events(decision.events)
+        if decision.actions:
+            self._hands.take(decision.actions)
+        self._poked.set()
+
+    def _vocabulary(self) -> tuple[Schema, int]:
+        """Differs when there is something new that triggers can speak of."""
+        return self.core.picture.world.schema, len(self.core.commands())
+
+    async def _watch_clock(self) -> None:
+        """Look at what is due though nothing happens."""
+        while True:
+            self._poked.clear()
+            due = self.core.next_look()
+            wait = None if due is None else max(0.0, due - time.time())
+            try:
+                async with asyncio.timeout(wait):
+                    await self._poked.wait()
+            except TimeoutError:
+                self.happened(TimePassed())
+
+    async def _remember(self) -> None:
+        """Triggers' memory is written down before what they decided is done."""
+        changes = self.core.engine.memory_changes()
+        try:
+            await asyncio.gather(
+                *(self._remember_one(f"{MEMORY}{name}", one) for name, one in changes.items())
+            )
+        except EncampError as error:
+            self.core.engine.write_again(changes)
+            log.warning("What triggers remember could not be written down: %s", error)
+
+    async def _remember_one(self, key: str, one: OneTrigger | None) -> None:
+        if one is None:
+            await self.store.drop(key)
+        else:
+            await self.store.keep(key, msgspec.msgpack.encode(one))
+
+    def _command_moved(self, record: CommandRecord) -> None:
+        self.happened(CommandMoved(record))
+
+    def _store_trouble(self, trouble: str) -> None:
+        self.recorder.event(
+            EventKind.STORE_TROUBLE, trouble or "The store can be written to again."
+        )
+
+    async def _prune(self) -> None:
+        while True:
+            try:
+                await self.store.prune(time.time() - self.site.keep_events)
+            except EncampError as error:
+                log.warning("%s", error)
+            await asyncio.sleep(PRUNE)
+
+    def _answer(self, peer: Peer, question: Question) -> AsyncIterator[msgspec.Struct]:
+        return answer(self, peer, question)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
