@@ -1,0 +1,190 @@
+"""The agent: the daemon on a host that reads its properties, carries out commands and tells the
+manager. Machines and commands outlive it; whatever kills it, the next one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from encamp import __version__
+from encamp.agent.commands.supervising import Commands
+from encamp.agent.conversation import Conversation
+from encamp.agent.properties.finding import Plugins
+from encamp.agent.properties.reader import Reader
+from encamp.agent.telling import Teller
+from encamp.agent.watching import MachineWatch
+from encamp.bus.bus import Bus, Handler
+from encamp.bus.messages import CommandNews, Execute, Hello
+from encamp.home import Home
+from encamp.model.errors import Code, EncampError
+from encamp.model.host import NAME
+from encamp.model.machine import Machine
+from encamp.model.property import PropertyDefinition, Reading
+from encamp.model.site import EVERYBODY, MANAGER
+
+log = logging.getLogger(__name__)
+
+FIRST_READING = 3.0
+"""Seconds that properties have to be read before the host is introduced."""
+
+Opening = Callable[[str, Sequence[str], Handler], Bus]
+"""Opens the bus under a name, in groups."""
+
+
+class Agent:
+    def __init__(
+        self,
+        home: Home,
+        name: str,
+        groups: Sequence[str],
+        opening: Opening,
+        definitions: Sequence[PropertyDefinition],
+        plugins: Plugins,
+        trouble: str = "",
+    ) -> None:
+        """`trouble`: what is wrong with the definitions of properties, if something is."""
+        check_name(name)
+        self.name = name
+        self._home = home
+        self._groups = tuple(groups)
+        self._opening = opening
+        self._instance = uuid.uuid4().hex
+        self._home_id = ""
+        self._reader = Reader(definitions, plugins, changed=self._readings_changed, home=home)
+        self._watch = MachineWatch(home, self._machines_changed)
+        self._commands = Commands(home, news=self._commands_changed)
+        self._offered = self._commands.definitions
+        self._trouble = trouble
+        self._teller: Teller | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, or until the bus will not have us."""
+        self._loop = asyncio.get_running_loop()
+        self._home_id = home_id(self._home.prepare())
+        async with self._commands:
+            self._offered = self._commands.definitions
+            conversation = Conversation(self.name, self._instance, self)
+            bus = self._opening(self.name, (EVERYBODY, *self._groups), conversation.take)
+            async with bus, asyncio.TaskGroup() as tasks:
+                # What is there at first is told with the hello.
+                await asyncio.to_thread(self._watch.look, agree=True)
+                self._teller = conversation.teller
+                # A host that is known without its readings would be judged by what it lacks.
+                first = tasks.create_task(self._reader.read())
+                await asyncio.wait([first], timeout=FIRST_READING)
+                for work in (self._reader.run(), self._watch.run(), conversation.run(bus)):
+                    tasks.create_task(work)
+                tasks.create_task(self._until_ended(bus))
+
+    async def _until_ended(self, bus: Bus) -> None:
+        raise await bus.ended()
+
+    async def reload(
+        self, definitions: Sequence[PropertyDefinition] | None, trouble: str = ""
+    ) -> None:
+        """Read these properties from now on (None: as before, since there is trouble with them),
+        and offer the commands that are listed now."""
+        self._trouble = trouble
+        if self._teller is not None:
+            # Before anything is reported that the manager has not heard of.
+            self._teller.hello()
+        if definitions is not None:
+            self._reader.replace(definitions)
+        await self._commands.reload()
+        if self._teller is not None:
+            self._teller.hello()
+
+    # ── what the manager wants ───────────────────────────────────────────────────────────────────
+
+    async def execute(self, message: Execute) -> None:
+        await self._commands.execute(message)
+
+    async def cancel(self, command_id: str) -> None:
+        await self._commands.cancel(command_id)
+
+    async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
+        known = {definition.name for definition in self._reader.definitions}
+        wanted = known.intersection(properties) if properties else known
+        return await self._reader.read(wanted) if wanted else {}
+
+    # ── what there is to tell ────────────────────────────────────────────────────────────────────
+
+    def hello(self) -> Hello:
+        return Hello(
+            instance=self._instance,
+            home=self._home_id,
+            version=__version__,
+            time=time.time(),
+            groups=self._groups,
+            properties=self._reader.definitions,
+            commands=self._commands.definitions,
+            machines=self._watch.machines,
+            troubles=self._troubles(),
+            under_way=self._commands.under_way(),
+        )
+
+    def _troubles(self) -> tuple[str, ...]:
+        offers = self._commands.offers
+        return tuple(filter(None, (self._trouble, offers.trouble, *offers.broken)))
+
+    def readings(self) -> dict[str, Reading]:
+        return self._reader.current()
+
+    def machines(self) -> tuple[Machine, ...]:
+        return self._watch.machines
+
+    def news(self) -> tuple[CommandNews, ...]:
+        return self._commands.tell()
+
+    def taken(self, outputs: dict[str, int], told: tuple[CommandNews, ...]) -> None:
+        self._commands.taken(outputs, told)
+
+    def start_again(self) -> None:
+        self._commands.start_again()
+
+    def _readings_changed(self, readings: dict[str, Reading]) -> None:
+        if self._teller is not None:
+            self._teller.readings(readings)
+
+    def _machines_changed(self) -> None:
+        """Called from the thread that looks at the journal."""
+        if self._teller is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # The loop has just ended.
+                self._loop.call_soon_threadsafe(self._teller.machines)
+
+    def _commands_changed(self) -> None:
+        if self._teller is None:
+            return
+        if self._commands.definitions != self._offered:
+            self._offered = self._commands.definitions
+            self._teller.hello()
+        self._teller.commands()
+
+
+def check_name(name: str) -> None:
+    if not re.fullmatch(NAME, name) or name in (MANAGER, EVERYBODY):
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"'{name}' cannot be the name of a host.",
+            "Names are made of letters, digits, '.', '-' and '_', begin and end with a letter or"
+            f" digit, and '{MANAGER}' and '{EVERYBODY}' are taken.",
+        )
+
+
+def home_id(home: Home) -> str:
+    """Tells this home from every other that an agent of the same name may work in."""
+    path: Path = home.root / "agent.id"
+    with home.lock("agent-id"):
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            made = uuid.uuid4().hex
+            path.write_text(made)
+            return made

@@ -1,0 +1,171 @@
+"""An agent tells its manager what has changed, and how far its own clock can be believed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from encamp.agent.conversation import Conversation
+from encamp.bus.bus import Message
+from encamp.bus.local import LocalHub
+from encamp.bus.messages import (
+    CommandNews,
+    Execute,
+    FromAgent,
+    Hello,
+    Query,
+    Report,
+    Welcome,
+    decode_from_agent,
+    encode,
+)
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine
+from encamp.model.property import Reading
+from encamp.model.site import MANAGER
+
+
+class Played:
+    """A host with nothing but readings, and a manager that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Reading] = {"load1": Reading(0.5)}
+        self.heard: list[FromAgent] = []
+        self.refusing: list[EncampError] = []
+        self.clock = 0.0
+        """Seconds that the manager's clock is ahead of ours."""
+
+    def hello(self) -> Hello:
+        return Hello(instance="one", home="here", version="1", time=time.time())
+
+    def readings(self) -> dict[str, Reading]:
+        return dict(self.known)
+
+    def machines(self) -> tuple[Machine, ...]:
+        return ()
+
+    def news(self) -> tuple[CommandNews, ...]:
+        return ()
+
+    def taken(self, outputs: dict[str, int], told: tuple[CommandNews, ...]) -> None: ...
+
+    def start_again(self) -> None: ...
+
+    async def execute(self, message: Execute) -> None: ...
+
+    async def cancel(self, command_id: str) -> None: ...
+
+    async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
+        return {name: Reading("fresh") for name in properties or self.known}
+
+    async def take(self, message: Message) -> bytes | None:
+        said = decode_from_agent(message.body)
+        if self.refusing and not isinstance(said, Hello):
+            raise self.refusing.pop(0)
+        self.heard.append(said)
+        if isinstance(said, Hello):
+            now = time.time() + self.clock
+            return encode(Welcome(manager="m", time=now, interval=2.0, silence=6.0))
+        return None
+
+    async def until(self, count: int) -> list[FromAgent]:
+        while len(self.heard) < count:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        return self.heard
+
+
+@asynccontextmanager
+async def talking(host: Played) -> AsyncIterator[Conversation]:
+    async with AsyncExitStack() as held:
+        hub = LocalHub()
+        await held.enter_async_context(hub.participant(MANAGER, (), host.take))
+        conversation = Conversation("node1", "one", host)
+        bus = await held.enter_async_context(hub.participant("node1", (), conversation.take))
+        task = asyncio.create_task(conversation.run(bus))
+        try:
+            yield conversation
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_says_hello_with_everything_and_then_only_what_changes() -> None:
+    host = Played()
+    async with talking(host) as conversation:
+        [hello] = await host.until(1)
+        assert isinstance(hello, Hello)
+        assert hello.readings == {"load1": Reading(0.5)}
+        conversation.teller.readings({"load1": Reading(0.75)})
+        report = (await host.until(2))[1]
+        assert isinstance(report, Report)
+        assert report.readings == {"load1": Reading(0.75)}
+
+
+async def test_clocks_that_agree_are_not_spoken_of() -> None:
+    host = Played()
+    async with talking(host):
+        heard = await host.until(1)
+        assert [hello.ahead for hello in heard if isinstance(hello, Hello)] == [None]
+
+
+async def test_a_clock_that_differs_is_measured_and_told() -> None:
+    host = Played()
+    host.clock = 100.0
+    async with talking(host):
+        first, second = await host.until(2)
+        assert isinstance(first, Hello)
+        assert isinstance(second, Hello)
+        assert first.ahead is None
+        assert second.ahead == pytest.approx(-100, abs=1)
+
+
+async def test_what_the_manager_refuses_for_good_does_not_keep_back_the_rest() -> None:
+    host = Played()
+    async with talking(host) as conversation:
+        await host.until(1)
+        host.refusing = [EncampError(Code.PROTOCOL, "No.")]
+        conversation.teller.readings({"load1": Reading(1.0)})
+        while host.refusing:
+            await asyncio.sleep(0.005)
+        conversation.teller.readings({"load1": Reading(2.0)})
+        report = (await host.until(2))[1]
+        assert isinstance(report, Report)
+        assert report.readings == {"load1": Reading(2.0)}
+
+
+async def test_a_manager_that_does_not_know_the_agent_is_told_everything_again() -> None:
+    host = Played()
+    async with talking(host) as conversation:
+        await host.until(1)
+        host.refusing = [EncampError(Code.WRONG_STATE, "Who?", transient=True)]
+        host.known["load1"] = Reading(3.0)
+        conversation.teller.readings({"load1": Reading(3.0)})
+        hello = (await host.until(2))[1]
+        assert isinstance(hello, Hello)
+        assert hello.readings == {"load1": Reading(3.0)}
+
+
+async def test_a_query_is_answered_with_what_there_is() -> None:
+    host = Played()
+    async with talking(host) as conversation:
+        await host.until(1)
+        for query in (Query(id="q1", properties=("load1", "other")), Query(id="q2", fresh=True)):
+            await conversation.take(Message(MANAGER, encode(query)))
+        heard = [said for said in await host.until(3) if isinstance(said, Report)]
+        assert {said.query: said.readings for said in heard} == {
+            "q1": {"load1": Reading(0.5)},
+            "q2": {"load1": Reading("fresh")},
+        }
+
+
+async def test_nobody_but_the_manager_has_a_say() -> None:
+    host = Played()
+    async with talking(host) as conversation:
+        with pytest.raises(EncampError) as refused:
+            await conversation.take(Message("node2", encode(Query(id="q"))))
+        assert refused.value.code is Code.NOT_PERMITTED
