@@ -7,18 +7,26 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
 from encamp import programs
 from encamp.cli.main import application
+from encamp.home import SYSTEM_HOME
 from encamp.images.store import ImageStore
 from encamp.model.errors import Code
 from tests.conftest import ENCAMP
 from tests.images.stock import make_image, store_in
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def listed(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What `ls --json` printed, without the images that root has built for everybody here."""
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return [one for one in found if not (SYSTEM_HOME / "images" / one["digest"]).is_dir()]
 
 
 @pytest.fixture
@@ -69,8 +77,8 @@ def test_an_image_travels_from_one_host_to_another(
     assert run("push", "analysis", repository, "--as", "analysis:1").stdout.split() == [
         *("analysis", "analysis:1", image.digest)
     ]
-    listed = json.loads(run("ls", "--from", repository, "--json").stdout)
-    assert {(one["name"], one["version"], one["digest"]) for one in listed} == {
+    offered = json.loads(run("ls", "--from", repository, "--json").stdout)
+    assert {(one["name"], one["version"], one["digest"]) for one in offered} == {
         ("analysis", None, image.digest),
         ("analysis", "1", image.digest),
         ("", None, base.digest),
@@ -78,15 +86,16 @@ def test_an_image_travels_from_one_host_to_another(
     configured = f"repositories: [{repository}]"
     pulled = run("pull", "analysis", home="there", settings=configured).stdout
     assert pulled.split() == ["analysis", image.digest]
-    listed = json.loads(run("ls", "--json", home="there").stdout)
-    (below, top, version) = sorted(listed, key=lambda one: (one["name"], one["version"] or ""))
+    there = listed(run("ls", "--json", home="there"))
+    (below, top, version) = sorted(there, key=lambda one: (one["name"], one["version"] or ""))
     assert (top["name"], top["parent"], top["form"]) == ("analysis", base.digest, "layer")
     assert (version["version"], below["form"]) == ("1", "root")
     assert top["origin"] == str(repository)
     shown = run("show", "analysis:1", home="there").stdout
     for expected in (image.digest, base.digest, str(repository), "root.squashfs", "no machine"):
         assert expected in shown
-    assert run("verify", "--all", home="there").stdout.count("good") == 2
+    verified = run("verify", "--all", home="there").stdout.splitlines()
+    assert {f"{one.digest} good" for one in (base, image)} <= set(verified)
     assert run("verify", "analysis", "--from", repository).stdout.count("good") == 1
 
 
@@ -96,7 +105,7 @@ def test_the_table_fits_a_reader(run: Run, here: ImageStore) -> None:
     assert lines[0].split() == [
         *("name", "version", "digest", "parent", "kind", "kernel", "size", "used", "by")
     ]
-    assert [line.split()[:2] for line in lines[3:]] == [["analysis", "1.0"]]
+    assert ["analysis", "1.0"] in [line.split()[:2] for line in lines[3:]]
     assert max(map(len, lines)) < 120
 
 
@@ -117,14 +126,14 @@ def test_damage_is_found_by_verify(run: Run, here: ImageStore, repository: Path)
 def test_names_are_given_and_taken(run: Run, here: ImageStore) -> None:
     image = make_image(here, "analysis")
     assert run("tag", image.digest[:8], "other:2").stdout.split() == ["other:2", image.digest]
-    names = {one["name"] for one in json.loads(run("ls", "--json").stdout)}
+    names = {one["name"] for one in listed(run("ls", "--json"))}
     assert names == {"analysis", "other"}
     run("untag", "analysis")
     run("untag", "analysis", code=Code.INPUT_MISSING.value)
     run("tag", "other", "../evil", code=Code.USAGE.value)
     removed = json.loads(run("rm", "other", "--json").stdout)
     assert removed == {"names": ["other", "other:2"], "digest": image.digest}
-    assert json.loads(run("ls", "--json").stdout) == []
+    assert listed(run("ls", "--json")) == []
 
 
 def test_clearing_tells_what_it_frees(run: Run, here: ImageStore) -> None:

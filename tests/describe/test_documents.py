@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from encamp.agent.commands.offers import plugins
+from encamp.agent.properties.finding import Plugins
+from encamp.core.kinds import schema_of
+from encamp.describe.command_files import read_command_settings
 from encamp.describe.environments import shipped_library
 from encamp.describe.manual import PLACE, TABLES, updated
+from encamp.describe.property_files import read_properties, shipped_properties
 from encamp.describe.setting_files import read_settings
-from encamp.describe.sources import Level
+from encamp.describe.site_file import read_site
+from encamp.describe.sources import Level, Source
+from encamp.describe.trigger_files import read_triggers
 from encamp.model.environment import Storage
 from tests.describe.describing import source
 from tests.yaml_examples import Example, read_yaml_examples
@@ -23,18 +31,33 @@ EXAMPLES = [
 ]
 
 
+SITES_FILES: dict[str, Callable[[list[tuple[Source, bytes]]], object]] = {
+    "settings.yaml": read_settings,
+    "commands.yaml": read_command_settings,
+    "site.yaml": lambda files: read_site(*files[0]),
+    "triggers.yaml": lambda files: read_triggers(
+        files,
+        schema_of(shipped_properties(), ["workers"]),
+        {name: offer.definition for name, offer in plugins(ours_only=True)[0].items()},
+    ),
+    "properties.yaml": lambda files: read_properties(files, Plugins().names),
+}
+"""What the files of a site that describe no environments are read by."""
+
+
 def test_tables_are_up_to_date() -> None:
-    text = DOCUMENT.read_text()
-    assert {match[1] for match in PLACE.findall(text)} == set(TABLES)
-    assert updated(text) == text, "run 'make docs'"
+    texts = [path.read_text() for path in DOCS.glob("*.md")]
+    assert {match[1] for text in texts for match in PLACE.findall(text)} == set(TABLES)
+    assert [updated(text) for text in texts] == texts, "run 'make docs'"
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_description_in_a_document_loads(example: Example) -> None:
     level = Level.SITE if example.name.startswith("site/") else Level.USER
     where = source(example.name, level, 1)
-    if example.name.endswith("settings.yaml"):
-        assert read_settings([(source(example.name, Level.SITE, 0), example.text.encode())])
+    read = SITES_FILES.get(Path(example.name).name)
+    if read is not None:
+        assert read([(source(example.name, Level.SITE, 0), example.text.encode())])
         return
     made = shipped_library()
     before = len(made.described)

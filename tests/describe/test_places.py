@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from encamp.describe import places
+from encamp.describe.definition_files import definition_places
 from encamp.describe.environments import (
     all_environments,
     check_use,
@@ -203,3 +204,18 @@ def test_environment_is_for_its_users_and_groups_and_for_root() -> None:
     assert may_use(limited("bob"), root)
     with pytest.raises(EncampError, match="is not for you: bob may use it"):
         check_use(limited("bob"), eve)
+
+
+def test_daemons_of_an_ordinary_account_read_that_accounts_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENCAMP_USER_CONFIG", str(tmp_path / "mine"))
+    monkeypatch.setenv("ENCAMP_SITE_CONFIG", str(tmp_path / "root's"))
+    found = {}
+    for number in (0, 1000):
+        monkeypatch.setattr("os.geteuid", lambda number=number: number)
+        found[number] = [place.path for place in definition_places("triggers")]
+    assert found == {
+        0: [f"{tmp_path}/root's/triggers.yaml", f"{tmp_path}/root's/triggers.ini"],
+        1000: [f"{tmp_path}/mine/triggers.yaml", f"{tmp_path}/mine/triggers.ini"],
+    }

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def env_ls(as_json: AsJson = False) -> None:
-    """List the environments you can ask for, and which file describes each."""
+    """List the environments you can ask for, and their files."""
     from encamp.cli.machines import print_json
     from encamp.cli.tables import show, table
     from encamp.describe.environments import open_library

@@ -112,7 +112,7 @@ def in_use_by(image: Listed) -> str:
 
 
 def show(image: One, as_json: AsJson = False) -> None:
-    """Show all that is known of an image: its files, where it came from, who needs it."""
+    """Show an image: its files, where it came from, who needs it."""
     from encamp.cli.machines import print_json
     from encamp.cli.tables import ago, format_bytes, moment, table
     from encamp.cli.tables import show as show_table
@@ -222,10 +222,10 @@ def rm(
     source: From = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove images with all their names; they are pulled or built again when needed.
+    """Remove images with all their names.
 
-    One that a machine needs, or that another image is a layer over, is not removed. With --from,
-    removes them from a repository.
+    They are pulled or built again when needed. One that a machine needs, or that another image is a
+    layer over, is not removed. With --from, removes them from a repository.
 
     Example: encamp image rm analysis:2025.4
     """
@@ -253,9 +253,10 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Clear away what nobody needs: images without a name, downloads that broke off, build steps.
+    """Clear away what nobody needs.
 
-    Images with a name stay; they go only to make room, oldest first, when image_limit is reached.
+    Images without a name, downloads that broke off, build steps. Images with a name stay; they go
+    only to make room, oldest first, when image_limit is reached.
 
     Example: encamp image gc --keep-days 0 --dry-run
     """

@@ -86,9 +86,31 @@ def ps(
     everyone: Annotated[
         bool, typer.Option("--everyone", help="Machines of other users too (root only).")
     ] = False,
+    site: Annotated[
+        bool, typer.Option("--site", help="Machines of all hosts of the site; asks its manager.")
+    ] = False,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="PATTERN",
+            help="With --site: only on these hosts.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List your machines, their states and the reasons."""
+    """List your machines, their states and the reasons.
+
+    Example: encamp ps --site --host 'node*'
+    """
+    if host and not site:
+        raise EncampError(Code.USAGE, "--host chooses among the hosts of a site.", "Add --site.")
+    if site:
+        from encamp.cli.site_machines import list_site_machines
+
+        list_site_machines(tuple(host or ()), as_json=as_json)
+        return
     machines = keeper().journal.all()
     if as_json:
         print_json(machines)
@@ -259,6 +281,6 @@ def _each(references: list[str], move: Callable[[Keeper, Machine], Awaitable[obj
 
 
 def print_json(value: object) -> None:
-    import msgspec
+    from encamp.cli.cleaning import json_text
 
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())
+    print(json_text(value, indented=True))

@@ -26,14 +26,30 @@ def application(wanted: str = "") -> typer.Typer:
     app.callback(invoke_without_command=True)(_encamp)
     run.register(app)
     if wanted not in run.COMMANDS:
-        from encamp.cli import environments, images, machines, save, stores
+        from encamp.cli import environments, images, machines, save, serve, stores
 
         machines.register(app)
         environments.register(app)
         save.register(app)
         images.register(app)
         stores.register(app)
+        serve.register(app)
+        _register_site(app)
     return app
+
+
+def _register_site(app: typer.Typer) -> None:
+    """The commands that ask a manager."""
+    from encamp.cli import commands, events, hosts, properties, site, status, top, triggers
+
+    status.register(app)
+    hosts.register(app)
+    properties.register(app)
+    events.register(app)
+    top.register(app)
+    commands.register(app)
+    triggers.register(app)
+    site.register(app)
 
 
 def _encamp(
@@ -87,8 +103,8 @@ def _carry_out(arguments: list[str]) -> int:
         if not arguments:
             print(error.format_message())
             return 0
-        hint = f"See 'encamp {arguments[0]} --help'." if len(arguments) > 1 else ""
-        say(EncampError(Code.USAGE, error.format_message(), hint or "See 'encamp --help'."))
+        hint = f"See '{_path(error, arguments)} --help'."
+        say(EncampError(Code.USAGE, error.format_message(), hint))
         return Code.USAGE.value
     except (Abort, KeyboardInterrupt):
         return 130
@@ -105,6 +121,12 @@ def _carry_out(arguments: list[str]) -> int:
             )
         )
         return Code.INTERNAL.value
+
+
+def _path(error: TyperException, arguments: list[str]) -> str:
+    """The command that was used in a wrong way, in whole: `encamp command send`."""
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else f"encamp {arguments[0]}"
 
 
 if __name__ == "__main__":

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 from pathlib import Path
 
+from encamp.agent.caller import caller as caller
 from encamp.model.errors import Code, EncampError
-from encamp.model.job import Copy, User
+from encamp.model.job import Copy
 from encamp.model.machine import Share
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def caller() -> User:
-    """Who is asking, as the kernel sees it."""
-    uid, gid = os.geteuid(), os.getegid()
-    try:
-        entry = pwd.getpwuid(uid)
-        name, home = entry.pw_name, entry.pw_dir
-    except KeyError:
-        name, home = f"user{uid}", f"/home/user{uid}"
-    try:
-        group = grp.getgrgid(gid).gr_name
-    except KeyError:
-        group = f"group{gid}"
-    if not home.startswith("/") or home == "/":
-        home = f"/home/{name}"
-    groups = tuple(sorted({*os.getgroups(), gid}))
-    return User(name=name, uid=uid, gid=gid, group=group, groups=groups, home=home)
 
 
 def split(text: str, what: str) -> list[str]:

@@ -35,10 +35,11 @@ def pull(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring images from a repository to this host, with what they are layers over.
+    """Bring images from a repository to this host.
 
-    Only what is not here is transferred. A pull that broke off goes on where it stopped; several
-    that want the same image wait for the one that pulls it. Nothing is used before it is verified.
+    With what they are layers over; only what is not here is transferred. A pull that broke off goes
+    on where it stopped; several that want the same image wait for the one that pulls it. Nothing is
+    used before it is verified.
 
     Example: encamp image pull debian12 --from https://images.example.org/encamp
     """

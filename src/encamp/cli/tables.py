@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from encamp.cli.cleaning import clean
 from encamp.home import user_name
 from encamp.model.machine import Machine, Phase, PhaseTime
 from encamp.model.size import format_bytes
@@ -28,18 +29,35 @@ MEANING = {
 }
 
 
-def table(*columns: str) -> Table:
+def table(*columns: str, whole: Collection[str] = ()) -> Table:
+    """`whole`: columns of short words, which are not to be folded for the sake of others."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column, overflow="fold")
+        made.add_column(column, overflow="fold", no_wrap=column in whole)
     return made
 
 
 def show(made: Table, *, error: bool = False) -> None:
+    _console(error).print(made)
+
+
+def room(made: Table) -> int:
+    """Letters in a line that the table leaves on standard output if nothing in it is folded."""
+    console = _console(error=False)
+    return console.width - console.measure(made, options=console.options.update(width=9999)).maximum
+
+
+def _console(error: bool) -> Console:
     stream = sys.stderr if error else sys.stdout
     # Off a terminal nothing is to be cut to a width that nobody has.
-    console = Console(file=stream, width=None if stream.isatty() else 160, highlight=False)
-    console.print(made)
+    width = None if stream.isatty() else 160
+    return Console(file=stream, width=width, highlight=False, markup=False)
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def print_timings(phases: Sequence[PhaseTime], *, error: bool) -> None:
@@ -111,12 +129,21 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def ago(seconds: float) -> str:
-    passed = max(0, int(time.time() - seconds))
+def ago(seconds: float, now: float | None = None) -> str:
+    passed = max(0, int((time.time() if now is None else now) - seconds))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if passed >= size:
             return f"{passed // size}{unit}"
     return f"{passed}s"
 
 
-__all__ = ["ago", "format_bytes", "moment", "print_machine", "print_machines", "show", "table"]
+__all__ = [
+    "ago",
+    "clean",
+    "format_bytes",
+    "moment",
+    "print_machine",
+    "print_machines",
+    "show",
+    "table",
+]

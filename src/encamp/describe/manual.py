@@ -1,24 +1,23 @@
-"""The tables of attributes in the documents, made from those that check descriptions.
+"""The tables in the documents, made from what checks descriptions and from what is shipped.
 
-`python -m encamp.describe.manual FILE` brings a document's tables up to date."""
+`python -m encamp.describe.manual FILE...` brings documents' tables up to date."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from encamp.describe.attributes import CONTEXT, ENVIRONMENT, IMAGE_RECORD, READY
+from encamp.describe.command_files import PARAMETER, PROGRAM
+from encamp.describe.command_files import SETTINGS as HOST_COMMANDS
+from encamp.describe.property_files import definition, shipped_properties
 from encamp.describe.records import Record
 from encamp.describe.setting_files import SETTINGS
-
-TABLES = {
-    "environment": ENVIRONMENT,
-    "image": IMAGE_RECORD,
-    "ready": READY,
-    "context": CONTEXT,
-    "settings": SETTINGS,
-}
+from encamp.describe.site_file import PRESENCE, RIGHT, SITE_FILE, TRAFFIC
+from encamp.describe.trigger_files import TRIGGER
 
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -32,10 +31,40 @@ def table(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of_properties() -> str:
+    lines = ["| property | type | unit | ticks | tolerance | what it is |", "|" + " --- |" * 6]
+    for found in shipped_properties():
+        tolerance = f"{found.tolerance:,.10g}" if found.tolerance else ""
+        lines.append(
+            f"| `{found.name}` | {found.return_type.value} | {found.unit} | {found.ticks:g}"
+            f" | {tolerance} | {found.help} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "environment": partial(table, ENVIRONMENT),
+    "image": partial(table, IMAGE_RECORD),
+    "ready": partial(table, READY),
+    "context": partial(table, CONTEXT),
+    "settings": partial(table, SETTINGS),
+    "site": partial(table, SITE_FILE),
+    "presence": partial(table, PRESENCE),
+    "traffic": partial(table, TRAFFIC),
+    "right": partial(table, RIGHT),
+    "property": partial(table, definition()),
+    "trigger": partial(table, TRIGGER),
+    "shipped_properties": table_of_properties,
+    "listed_program": partial(table, PROGRAM),
+    "listed_parameter": partial(table, PARAMETER),
+    "host_commands": partial(table, HOST_COMMANDS),
+}
+
+
 def updated(document: str) -> str:
     """A document with its tables as they should be."""
     return PLACE.sub(
-        lambda match: f"{match[1]}\n{table(TABLES[match[2]])}\n{match[3]}",
+        lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}",
         document,
     )
 

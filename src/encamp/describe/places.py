@@ -77,6 +77,17 @@ def user_directory() -> str:
     return f"{config}/encamp"
 
 
+def daemon_directory() -> str:
+    """Where daemons find what they are told: root's in the site's directory, and those of an
+    ordinary account, which make a site of its own, in that account's."""
+    return site_directory() if os.geteuid() == 0 else user_directory()
+
+
+def daemon_places(*names: str) -> list[Place]:
+    level = Level.SITE if os.geteuid() == 0 else Level.USER
+    return [Place(f"{daemon_directory()}/{name}", level) for name in names]
+
+
 def shipped_environments() -> Place:
     return Place(f"{os.path.dirname(__file__)}/{ENVIRONMENTS}", Level.SHIPPED)  # noqa: PTH120
 

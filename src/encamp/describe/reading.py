@@ -36,14 +36,14 @@ def read_mapping(source: Source, data: bytes, mistakes: Mistakes) -> Mapping | N
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        line, column = _position(data, error.start)
+        line, column = position(data, error.start)
         mistakes.add(source, line, column, "this is not UTF-8 text")
         return None
     reader = _Reader(source, mistakes)
     return reader.read(data)
 
 
-def _position(data: bytes, offset: int) -> tuple[int, int]:
+def position(data: bytes, offset: int) -> tuple[int, int]:
     """Line and column of a byte."""
     before = data[:offset]
     column = len(before[before.rfind(b"\n") + 1 :].decode(errors="replace")) + 1
@@ -72,7 +72,7 @@ class _Reader:
         except yaml.reader.ReaderError as error:
             # PyYAML's types leave out what its C parser says.
             offset: Any = error.position
-            line, column = _position(data, int(offset))
+            line, column = position(data, int(offset))
             self.mistakes.add(self.source, line, column, "a control character is not allowed here")
             return None
         except yaml.MarkedYAMLError as error:

@@ -74,7 +74,7 @@ def read_settings(files: list[tuple[Source, bytes]]) -> list[Settings]:
         root = read_mapping(source, data, mistakes)
         if root is None:
             continue
-        _refuse_references(root, mistakes)
+        refuse_references(root, mistakes)
         settings = SETTINGS.read(root, mistakes)
         if not isinstance(settings, Unusable):
             found.append(settings)
@@ -82,7 +82,8 @@ def read_settings(files: list[tuple[Source, bytes]]) -> list[Settings]:
     return found
 
 
-def _refuse_references(node: Node, mistakes: Mistakes) -> None:
+def refuse_references(node: Node, mistakes: Mistakes) -> None:
+    """References belong to descriptions of environments."""
     if not node.refers:
         return
     if isinstance(node, Scalar):
@@ -90,4 +91,4 @@ def _refuse_references(node: Node, mistakes: Mistakes) -> None:
         return
     children = node.entries.values() if isinstance(node, Mapping) else node.items
     for child in children:
-        _refuse_references(child, mistakes)
+        refuse_references(child, mistakes)

@@ -1,0 +1,237 @@
+"""The daemons of a site: manager and agent, in one process or each on its own host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from encamp.model.errors import Code, EncampError
+
+if TYPE_CHECKING:
+    from encamp.agent.daemon import Agent
+    from encamp.agent.daemon import Opening as AgentOpening
+    from encamp.agent.properties.finding import Plugins
+    from encamp.home import Home
+    from encamp.manager.daemon import Manager
+    from encamp.manager.daemon import Opening as ManagerOpening
+    from encamp.manager.membership import Membership
+    from encamp.model.property import PropertyDefinition, Value
+    from encamp.model.site import Site
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Log what happens, and not only what is wrong.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (serve, manager, agent):
+        app.command()(command)
+
+
+def serve(verbose: Verbose = False) -> None:
+    """Run a whole site, manager and agent, on this machine.
+
+    Manager, agent, store and bus are one process. Nothing needs to be configured. Stop it with
+    Ctrl-C; machines and commands under way go on, and the next one finds them again.
+
+    Example: encamp serve & encamp hosts
+    """
+    from encamp.bus.local import LocalHub
+    from encamp.cli.daemons import run_daemon
+    from encamp.home import default_home
+    from encamp.model.site import Site
+
+    site = _site() or Site()
+    if site.bus:
+        _say("site.yaml names a bus, which 'encamp serve' does not use: it is a site of its own.")
+    home = default_home().prepare()
+    hub = LocalHub()
+    managing = _manager(site, home, hub.participant)
+    working = _agent(site, home, hub.participant)
+
+    async def both() -> None:
+        ready = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(managing.run(ready.set))
+            await ready.wait()
+            _say(f"The site is up, with this host, {working.name}. 'encamp hosts' shows it.")
+            tasks.create_task(working.run())
+
+    async def reload() -> None:
+        await _reload_agent(working)
+        managing.load_triggers()
+
+    run_daemon(both, verbose=verbose, reload=reload)
+
+
+def manager(verbose: Verbose = False) -> None:
+    """Run the manager of a site.
+
+    It knows the hosts, decides, and tells their agents what to do. Needs site.yaml with the servers
+    of the bus; 'encamp site init' writes it. SIGHUP loads the triggers anew.
+    """
+    from encamp.cli.daemons import run_daemon
+    from encamp.describe.places import daemon_directory
+    from encamp.home import default_home
+    from encamp.manager.membership import Membership
+
+    site = _needed_site()
+    members = Membership(Path(daemon_directory()))
+    managing = _manager(site, default_home().prepare(), _nats(site), members)
+
+    async def reload() -> None:
+        managing.load_triggers()
+
+    ready = f"The manager of site {site.name} is up."
+    run_daemon(lambda: managing.run(lambda: _say(ready)), verbose=verbose, reload=reload)
+
+
+def agent(
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="The host's name, if site.yaml does not give it.", metavar="NAME"
+        ),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Run the agent of this host.
+
+    It reads properties, carries out commands, and owns machines. Needs site.yaml and this host's
+    credential; 'encamp site join SECRET' writes both. Machines and commands outlive it. SIGHUP
+    reads definitions of properties and commands anew.
+    """
+    from encamp.cli.daemons import run_daemon
+    from encamp.home import default_home
+
+    site = _needed_site()
+    working = _agent(site, default_home().prepare(), _nats(site), name)
+    run_daemon(working.run, verbose=verbose, reload=lambda: _reload_agent(working))
+
+
+def _say(sentence: str) -> None:
+    print(f"encamp: {sentence}", file=sys.stderr, flush=True)
+
+
+def _site() -> Site | None:
+    from encamp.describe.site_file import load_site
+
+    return load_site()
+
+
+def _needed_site() -> Site:
+    from encamp.describe.places import daemon_directory
+
+    site = _site()
+    if site is None or not site.bus:
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"There is no site in {daemon_directory()}: its site.yaml is missing, or names no bus.",
+            "'encamp site init' makes one, 'encamp site join SECRET' joins one, and 'encamp serve'"
+            " needs none.",
+        )
+    return site
+
+
+def _nats(site: Site) -> ManagerOpening:
+    from encamp.bus.opening import open_bus
+
+    return lambda name, groups, handler: open_bus(site, name, groups, handler)
+
+
+def _agent(site: Site, home: Home, opening: AgentOpening, name: str | None = None) -> Agent:
+    from encamp.agent.daemon import Agent
+    from encamp.agent.properties.finding import Plugins
+
+    plugins = Plugins()
+    definitions, trouble = _properties(plugins)
+    return Agent(
+        home,
+        name or site.host or os.uname().nodename,
+        site.groups,
+        opening,
+        definitions,
+        plugins,
+        trouble,
+    )
+
+
+def _properties(plugins: Plugins) -> tuple[tuple[PropertyDefinition, ...], str]:
+    """The properties of this host; with a mistake in its files the shipped ones, and what is wrong.
+    A host that cannot tell all is better than one that tells nothing."""
+    from encamp.describe.property_files import load_properties, shipped_properties
+
+    try:
+        return load_properties(plugins.names), ""
+    except EncampError as error:
+        _complain(error)
+        return shipped_properties(), _in_a_line(error)
+
+
+async def _reload_agent(working: Agent) -> None:
+    from encamp.agent.properties.finding import Plugins
+    from encamp.describe.property_files import load_properties
+
+    try:
+        await working.reload(load_properties(Plugins().names))
+    except EncampError as error:
+        _complain(error)
+        await working.reload(None, _in_a_line(error))
+
+
+def _complain(error: EncampError) -> None:
+    import logging
+
+    logging.getLogger(__name__).warning("%s\n%s", error, error.detail)
+
+
+def _in_a_line(error: EncampError) -> str:
+    first = error.detail.splitlines()[0] if error.detail else ""
+    return f"{error.sentence} {first}".rstrip()
+
+
+def _manager(
+    site: Site,
+    home: Home,
+    opening: ManagerOpening,
+    members: Membership | None = None,
+) -> Manager:
+    from encamp.agent.commands.starting import read_offers
+    from encamp.agent.properties.finding import Plugins
+    from encamp.door.places import manager_door
+    from encamp.door.socket_file import check_free
+
+    door = manager_door(site, home)
+    check_free(door)  # Before the rest is loaded, which takes its time.
+
+    from encamp.manager.daemon import Manager
+
+    return Manager(
+        site,
+        home,
+        door,
+        opening,
+        _properties(Plugins())[0],
+        {definition.name: definition for definition in read_offers().definitions},
+        _environments(),
+        members,
+    )
+
+
+def _environments() -> dict[str, dict[str, Value]]:
+    """What triggers can know about each environment."""
+    from encamp.describe.environments import all_environments
+
+    return {
+        name: {
+            "name": name,
+            "cpus": environment.size.cpus,
+            "memory": environment.size.memory,
+        }
+        for name, environment in all_environments().items()
+    }
