@@ -7,6 +7,8 @@ PYTHON := .venv/bin/python
 PYTEST_ARGUMENTS ?=
 
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
+# What root has built for everybody on this host is not the tests' business.
+test: export ENCAMP_SYSTEM_HOME := $(CURDIR)/.cache/no-system-home
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,7 +40,8 @@ docs: ## regenerate the command reference and tables from the code
 	@tools/setup run
 	@$(PYTHON) -m encamp.cli.reference > docs/.reference.new
 	@mv docs/.reference.new docs/reference.md
-	@$(PYTHON) -m encamp.describe.manual docs/environments.md
+	@$(PYTHON) -m encamp.describe.manual docs/*.md
+	@$(PYTHON) -m encamp.agent.commands.manual docs/commands.md
 
 clean: ## remove what was built and installed here (machines and images are kept elsewhere)
 	@for makefile in src/encamp/*/*/Makefile; do \

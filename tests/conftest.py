@@ -23,6 +23,27 @@ Encamp = Callable[..., "subprocess.CompletedProcess[bytes]"]
 """Runs `encamp` with these words: `encamp("run", "--", "true", input=b"", check=False)`."""
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """When tests are spread over processes, those that share the home of machines stay in one of
+    them; so do those that share what images are built from, and the tests of each file, which may
+    share a server."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        if "site_home" in getattr(item, "fixturenames", ()):
+            group = "machines"
+        else:
+            group = "images" if file.startswith("tests/images/") else file
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests that share a home and run at the same time would end each other's machines."""
+    spread = hasattr(session.config, "workerinput") and session.items
+    if spread and "@" not in session.items[0].nodeid.rpartition("::")[2]:
+        raise pytest.UsageError("Spread tests with --dist=loadgroup, as 'make test' does.")
+
+
 @pytest.fixture(scope="session")
 def site_home() -> Home:
     """The home of the suite's machines, where `mini` is ready to be cloned."""

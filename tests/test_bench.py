@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
+from bench.fit import peak_to_mean, straight_line, variation
 from bench.measure import KIB, Series, growth_per_step, paired_ratio, parse_rollup, ratio
-from bench.report import Figure, Goal, Report, format_number, merge, section
+from bench.network import Line
+from bench.processes import family, family_seconds, held, processor_seconds, running
+from bench.report import Figure, Goal, Plot, Report, Table, format_number, merge, section
 
 ROLLUP = """\
 55ff0000-7fff0000 ---p 00000000 00:00 0                          [rollup]
@@ -84,3 +93,67 @@ def test_sections_that_were_not_measured_again_are_kept() -> None:
     assert made("b", 1) in second
     assert made("a", 2) not in second
     assert merge(second, {}, ["a", "b"]) == second
+
+
+def test_straight_line_finds_what_the_points_lie_on() -> None:
+    fit = straight_line([100, 200, 300], [12, 22, 32])
+    assert fit.slope == pytest.approx(0.1)
+    assert fit.intercept == pytest.approx(2)
+    assert fit.determination == pytest.approx(1)
+    assert fit.at(1000) == pytest.approx(102)
+    assert straight_line([1, 2, 3, 4], [1, 0, 1, 0]).determination < 0.5
+
+
+def test_even_traffic_has_no_peaks_and_no_variation() -> None:
+    assert (peak_to_mean([100, 100]), variation([100, 100])) == (1, 0)
+    assert peak_to_mean([0, 0, 0, 400]) == pytest.approx(4)
+    assert variation([0, 200]) == pytest.approx(1)
+
+
+def test_tables_and_plots_are_part_of_the_section() -> None:
+    report = Report(tables=[Table(("one", "two"), [("1", "2")])], plots=[Plot("it", "It.", "")])
+    shown = section("a", "a title", report, "What it means.", "a machine")
+    assert "| 1   | 2   |" in shown
+    assert "![It.](it.svg)" in shown
+
+
+def test_processes_are_watched_with_their_children_and_ended_with_them(tmp_path: Path) -> None:
+    child = "import time; end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
+    parent = (
+        "import subprocess, sys, time;"
+        f"subprocess.run([sys.executable, '-c', {child!r}]);"
+        "subprocess.Popen(['sleep', '900']); print('ready', flush=True); time.sleep(900)"
+    )
+    log = tmp_path / "log"
+    with running([sys.executable, "-c", parent], log) as process:
+        while "ready" not in log.read_text():
+            time.sleep(0.01)
+        members = family(process.pid)
+        assert family_seconds(process.pid) >= processor_seconds(process.pid) + 0.1
+        assert held(process.pid).virtual >= held(process.pid).resident > 1_000_000
+    assert len(members) == 2
+    while any(map(_runs, members)):
+        time.sleep(0.01)  # What was killed ends in its own time.
+
+
+def _runs(pid: int) -> bool:
+    """Whoever started it may not have taken note of its end yet."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_only_what_a_process_receives_from_a_port_counts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client, server.accept()[0] as other:
+            line = Line(os.getpid(), port)
+            before = line.carried()
+            other.sendall(bytes(5000))
+            client.recv(5000, socket.MSG_WAITALL)
+            client.sendall(bytes(700))
+            other.recv(700, socket.MSG_WAITALL)
+            while (carried := line.carried() - before).sent < 700:
+                time.sleep(0.01)  # It counts once it is acknowledged.
+    assert (carried.received, carried.sent) == (5000, 700)
