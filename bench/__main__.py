@@ -15,7 +15,8 @@ from bench.single import measure
 
 NAMES = [
     *("latency", "environments", "rate", "crowd", "leaks", "streams"),
-    *("rebuild", "pull", "describe", "storage"),
+    *("rebuild", "pull", "describe", "storage", "triggers"),
+    *("site_traffic", "site_salt", "site_agents", "site_latency"),
 ]
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -43,14 +44,18 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no benchmark '{unknown[0]}'; there are: {', '.join(NAMES)}")
     sections = {}
+    plots = []
     for name in asked.names or NAMES:
         report, circumstances = apart(name, asked.quick)
+        plots += report.plots
         module = import_module(f"bench.{name}")
         sections[name] = section(name, module.TITLE, report, module.EXPLANATION, circumstances)
         print(sections[name].rsplit(module.EXPLANATION.strip(), 1)[0], flush=True)
     if asked.write:
         written = DOCUMENT.read_text() if DOCUMENT.exists() else ""
         DOCUMENT.write_text(merge(written, sections, NAMES))
+        for plot in plots:
+            (DOCUMENT.parent / f"{plot.name}.svg").write_text(plot.svg)
         print(f"Written to docs/{DOCUMENT.name}.", file=sys.stderr)
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 from bench.bare import bare_machine
 from bench.ground import Ground
-from bench.libvirt import ImpossibleError, libvirt_machine
-from bench.measure import Series, ratio, rounds, stopwatch
+from bench.libvirt import libvirt_machine
+from bench.measure import ImpossibleError, Series, ratio, rounds, stopwatch
 from bench.report import Figure, Goal, Report
 from encamp.agent.run import Control, run_job
 from encamp.agent.streams import Silence

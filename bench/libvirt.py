@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 
 from bench.bare import command_frames, connect, new_hello, read_until
 from bench.ground import Ground
+from bench.measure import ImpossibleError
 from encamp.machines.freeze import boot_origin
 from encamp.machines.hardware import PORTS
 from encamp.machines.qemu import KERNEL_ARGUMENTS
@@ -48,10 +49,6 @@ mkdir -p /run/libvirt /var/log/libvirt/qemu
 cp "$directory/qemu.conf" /etc/libvirt/
 exec libvirtd --config "$directory/libvirtd.conf" --pid-file "$directory/pid"
 """
-
-
-class ImpossibleError(Exception):
-    """libvirt cannot be compared with here; the message is a sentence that says why."""
 
 
 class SavedMachine:

@@ -15,6 +15,10 @@ from pathlib import Path
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
+class ImpossibleError(Exception):
+    """Something cannot be measured here; the message is the end of a sentence that says why."""
+
+
 @dataclass
 class Series:
     """What was measured again and again for one side of a comparison."""

@@ -7,6 +7,7 @@ import enum
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,12 +67,32 @@ class Figure:
 
 
 @dataclass
+class Table:
+    """Values that belong side by side."""
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass
+class Plot:
+    """A drawing beside the document."""
+
+    name: str
+    """Of its file, without the ending."""
+    shows: str
+    svg: str
+
+
+@dataclass
 class Report:
     """What one benchmark found."""
 
     figures: list[Figure] = field(default_factory=list)
     background: list[Series] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
 
 
 def format_number(value: float) -> str:
@@ -106,6 +127,10 @@ def section(name: str, title: str, report: Report, explanation: str, circumstanc
     if report.background:
         lines += ["", "Background:", ""]
         lines += _table(("what", "median", "middle half", "samples"), map(_row, report.background))
+    for table in report.tables:
+        lines += ["", *_table(table.head, table.rows)]
+    for plot in report.plots:
+        lines += ["", f"![{plot.shows}]({plot.name}.svg)"]
     lines += [""] if report.remarks else []
     lines += [f"- {remark}" for remark in report.remarks]
     return "\n".join([*lines, "", explanation.strip(), ""])
