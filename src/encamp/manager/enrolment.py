@@ -312,7 +312,9 @@ class Enrolment:
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise EncampError(
-                Code.INPUT_MISSING, f"{self.directory} cannot be opened: {error.strerror}."
+                Code.INPUT_MISSING,
+                f"No site was set up in {self.directory}: it cannot be opened: {error.strerror}.",
+                "'encamp site init' sets one up; --directory says where that was done.",
             ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)

@@ -114,6 +114,23 @@ async def test_a_machine_outlives_the_command_that_started_it(
         assert removed.state is CommandState.DONE, removed.reason
 
 
+async def test_a_machine_is_saved_as_an_image_that_others_are_made_of(
+    home: Home, asker: Asker, encamp: Encamp
+) -> None:
+    async with asker.agent(home) as commands:
+        await asker.run(commands, "machine.start", name="epsilon")
+        write = ("exec", "epsilon", "--", "sh", "-c", "echo was here > /note")
+        await asyncio.to_thread(encamp, *write)
+        saved = await asker.run(commands, "machine.save", machine="epsilon", image="kept")
+        assert saved.state is CommandState.DONE, saved.reason
+        arguments: list[object] = ["cat", "/note"]
+        read = await asker.run(commands, "machine.run", arguments=arguments, image="kept")
+        assert b"was here\n" in read.output
+        await asker.run(commands, "machine.remove", machine="epsilon", force=True)
+        removed = await asker.run(commands, "image.remove", image="kept")
+        assert removed.state is CommandState.DONE, removed.reason
+
+
 async def test_an_image_is_pulled_from_a_configured_repository_and_removed(
     home: Home,
     asker: Asker,
