@@ -73,15 +73,21 @@ async def test_a_manager_that_has_part_of_the_output_gets_the_rest(
     for piece in ("one\n", "two\n", "three\n"):
         async with asker.agent(host) as commands:
             id = id or await asker.execute(commands, "test.copy", file=str(source))
-            source.write_text(source.read_text() + piece)
+            _append(source, piece)
             expected = source.read_bytes()
             await asker.listen(commands, lambda: _output(asker, id) == expected)  # noqa: B023
             # Its connection breaks; the manager, for all we know, is another one.
             commands.start_again()
-    source.write_text(source.read_text() + "end")
+    _append(source, "end")
     async with asker.agent(host) as commands:
         done = await asker.until_over(commands, id)
     assert done.output == b"one\ntwo\nthree\n"
+
+
+def _append(file: Path, text: str) -> None:
+    """In one piece, and without emptying the file first: somebody reads it meanwhile."""
+    with file.open("a") as opened:
+        opened.write(text)
 
 
 def _output(asker: Asker, id: str) -> bytes:
