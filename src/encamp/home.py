@@ -48,8 +48,18 @@ class Home(msgspec.Struct, frozen=True):
         return self.root / "cache"
 
     @property
+    def unpacked_kernels(self) -> Path:
+        """Kernels that machines booted, as they were booted."""
+        return self.cache / "kernels" / "unpacked"
+
+    @property
     def locks(self) -> Path:
         return self.root / "locks"
+
+    @property
+    def owners(self) -> Path:
+        """Homes of those for whom root's agent makes machines, by their numbers."""
+        return self.root / "owners"
 
     def prepare(self) -> Home:
         """Make the directories that are missing; refuse a home that belongs to somebody else."""

@@ -37,6 +37,7 @@ PACKAGES = {
     "apt-config": "apt",
     "newuidmap": "uidmap",
     "minisign": "minisign",
+    "openssl": "openssl",
     "unshare": "util-linux",
     "setpriv": "util-linux",
     "prlimit": "util-linux",

@@ -16,6 +16,10 @@ LARGEST_OUTPUT = 16 << 20
 """Bytes that are kept of a command's output; that there was more is said at its end."""
 
 
+LONGEST = 366 * 86400.0
+"""Seconds: the longest time limit a command can be given."""
+
+
 class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     kind: ValueKind = ValueKind.STR
@@ -33,6 +37,8 @@ class CommandDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     timeout: float = 600.0
     """Seconds it may take, unless whoever issues it says otherwise."""
     help: str = ""
+    internal: bool = False
+    """Managers issue it for ends of their own; nobody else can."""
 
 
 class CommandState(enum.Enum):
@@ -131,3 +137,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the program it ran, if it ran one."""
     output: int = 0
     """Bytes of output that have arrived."""
+    phase: str = ""
+    """How far it is with a machine, as its agent has told: `image`, `start`, `running`."""
+    machine: str = ""
+    """The id of that machine."""

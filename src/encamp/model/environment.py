@@ -96,6 +96,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ready: Readiness = Readiness()
     context: Context = Context()
     after: After = After.DESTROY
+    reuse: bool = False
+    """May a machine have one job of its owner after the other, where those allow it, too?"""
     save_as: str | None = None
     """The image that `after: save` makes: NAME or NAME:VERSION."""
     labels: dict[str, str] = {}

@@ -177,6 +177,17 @@ class Machine(msgspec.Struct, frozen=True):
     """The port of this host that leads to its ssh server, if one does."""
     handed: tuple[str, ...] = ()
     """Files that its context put there: they are the machine's own, and no part of an image."""
+    idle: bool = False
+    """No job has it; the next one of its owner's may. It gives way to whoever needs its room."""
+
+    def outside(self) -> Machine:
+        """As much of it as concerns everybody. What a machine runs, and with what, is its owner's
+        business: there may be secrets among it."""
+        if not (self.command or self.variables or self.shares or self.handed or self.words):
+            return self
+        return msgspec.structs.replace(
+            self, command=(), variables={}, shares=(), handed=(), words=(), workdir=None
+        )
 
     def moved(self, move: Move, reason: str, now: float) -> Machine:
         """The record after a move; the machine must be in a state that allows it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from encamp.model.policy import Policy
+
 MANAGER = "manager"
 """The manager's name on the bus; no agent may be called so."""
 
@@ -38,6 +40,30 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds between two queries of all hosts for everything. Without it only changes travel."""
 
 
+class Api(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The manager's door for HTTP. Without it there is none."""
+
+    listen: str = "127.0.0.1:7478"
+    """An address and a port. Beyond this host only with a certificate."""
+    certificate: str | None = None
+    """The file with it, and with those that vouch for it; None: plain HTTP."""
+    key: str | None = None
+    """The file with its key; None: it is in the certificate's file."""
+    rate: float = 50.0
+    """Calls a second that each token is good for, in the long run."""
+    failures: int = 10
+    """Calls without a valid token that one address may make at once, and as many in each minute."""
+
+
+class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where clients on other hosts meet what runs on this one."""
+
+    listen: str = ""
+    """An address and a port, or `none`; empty: chosen by the agent, if the site has other hosts."""
+    address: str = ""
+    """The name or number under which clients reach it; empty: as the bus sees this host."""
+
+
 class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = "site"
     bus: tuple[str, ...] = ()
@@ -56,9 +82,14 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The manager's socket for the command line; in the manager's home, if it is not given."""
     presence: Presences = Presences()
     traffic: Traffic = Traffic()
+    api: Api | None = None
+    meeting: MeetingPlace = MeetingPlace()
     rights: tuple[Right, ...] = ()
     """Beside root, the manager's own user, and triggers, which may do everything."""
+    submit: tuple[str, ...] = ()
+    """Users and `@group`s that may ask for machines; everybody, if nobody is named."""
+    placement: Policy = Policy()
     keep_events: float = 30 * 86400.0
-    """Seconds that events, commands and the triggers' log are kept."""
+    """Seconds that events, commands, requests and the triggers' log are kept."""
     mail_program: tuple[str, ...] = ("/usr/sbin/sendmail", "-i", "-t")
     """Takes a mail on its standard input."""
