@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from encamp.model.property import Value
+from encamp.model.request import RequestRecord
 
 
 class IssueCommand(msgspec.Struct, frozen=True, tag=True):
@@ -42,7 +43,17 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
     facts: dict[str, Value] = {}
 
 
-Step = IssueCommand | AskProperties | Notify
+class PlaceMachines(msgspec.Struct, frozen=True, tag=True):
+    """Have machines made ready for jobs to come, wherever there is room: a request each."""
+
+    environment: str
+    count: int
+    owner: str
+    """Whose jobs they are for; empty: the manager's own user."""
+    trigger: str
+
+
+Step = IssueCommand | AskProperties | Notify | PlaceMachines
 
 
 class InOrder(msgspec.Struct, frozen=True):
@@ -91,4 +102,53 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What was done, in words."""
 
 
-Action = IssueCommand | AskProperties | Notify | InOrder | Judged
+Action = IssueCommand | AskProperties | Notify | PlaceMachines | InOrder | Judged
+
+
+# ── about requests ───────────────────────────────────────────────────────────────────────────────
+
+
+class WriteRequest(msgspec.Struct, frozen=True):
+    """Write down how far a request has come, before anything that follows is done."""
+
+    record: RequestRecord
+
+
+class ClaimRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask a host to promise a machine. `ClaimAnswered` follows."""
+
+    request: str
+    number: int
+    attempt: int
+    host: str
+
+
+class ReleaseRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise is not needed any more; nothing of it has begun."""
+
+    request: str
+    number: int
+    attempt: int
+    host: str
+
+
+class BeginPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Have the machine made that was promised, and its command run. Once, whatever is restarted;
+    `PartMoved` follows."""
+
+    request: str
+    number: int
+    attempt: int
+    host: str
+
+
+class EndPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Have a machine that was begun ended, however far it is. `PartMoved` follows."""
+
+    request: str
+    number: int
+    attempt: int
+    host: str
+
+
+PlacementAction = WriteRequest | ClaimRoom | ReleaseRoom | BeginPart | EndPart

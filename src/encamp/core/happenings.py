@@ -7,7 +7,9 @@ import msgspec
 from encamp.model.command import CommandDefinition, CommandRecord
 from encamp.model.host import Presence
 from encamp.model.machine import Machine
+from encamp.model.policy import Policy
 from encamp.model.property import PropertyDefinition, Reading, Value
+from encamp.model.request import Cause, PartState, Request, RequestRecord
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +25,10 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     readings: dict[str, Reading] = {}
     machines: tuple[Machine, ...] = ()
     troubles: tuple[str, ...] = ()
+    owners: tuple[str, ...] | None = None
+    """The users it can make machines for; None: all that have an account there."""
+    claims: tuple[str, ...] = ()
+    """What it has promised and not begun (`claim_id`)."""
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -63,4 +69,80 @@ class TimePassed(msgspec.Struct, frozen=True):
     """Nothing happened but time."""
 
 
-Happening = Joined | Gone | Forgotten | Reported | CommandMoved | EnvironmentsRead | TimePassed
+class PolicyRead(msgspec.Struct, frozen=True):
+    """How the site is shared from now on."""
+
+    policy: Policy
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """Somebody wants machines. The request was checked (`Core.check_request`)."""
+
+    request: Request
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """A former manager wrote this down. Comes before any host joins."""
+
+    record: RequestRecord
+
+
+class EndWanted(msgspec.Struct, frozen=True):
+    """Somebody wants a request to end."""
+
+    request: str
+    by: str
+
+
+class ClaimAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """A host has answered whether it will make a machine; or could not be asked."""
+
+    request: str
+    number: int
+    attempt: int
+    refusal: str = ""
+    """Why not: a sentence. Empty: it will."""
+    cause: Cause = Cause.NONE
+    """Of the refusal: NO_ROOM, ENVIRONMENT, ABSENT ..."""
+
+
+class PartMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of a request has got on, or is over."""
+
+    request: str
+    number: int
+    attempt: int
+    state: PartState
+    """STARTING, RUNNING or OVER."""
+    machine: str = ""
+    exit_code: int | None = None
+    """It has run, and ended so."""
+    failure: str = ""
+    """OVER without an exit code: why."""
+    cause: Cause = Cause.NONE
+    """What STARTING waits for: IMAGE, START."""
+    began: bool = False
+    """Whether its command had begun. If not, it may be tried elsewhere."""
+    blames_environment: bool = False
+    """It failed in a way that makes it likely to fail here again."""
+    final: bool = False
+    """It would fail everywhere: it is not tried again."""
+    host: str = ""
+    """Where; so that what goes on there though it was given up can be ended."""
+
+
+Happening = (
+    Joined
+    | Gone
+    | Forgotten
+    | Reported
+    | CommandMoved
+    | EnvironmentsRead
+    | TimePassed
+    | PolicyRead
+    | Submitted
+    | Remembered
+    | EndWanted
+    | ClaimAnswered
+    | PartMoved
+)

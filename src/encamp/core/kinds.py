@@ -6,11 +6,12 @@ import enum
 from collections.abc import Collection, Iterable
 
 from encamp.core.schema import OF_VALUE, Fact, Kind, Schema, Type
-from encamp.core.world import Known
+from encamp.core.world import MISSING, Known
 from encamp.model.command import CommandRecord, CommandState
 from encamp.model.host import Presence
 from encamp.model.machine import Machine, State
 from encamp.model.property import PropertyDefinition
+from encamp.model.request import Cause, RequestRecord, RequestState
 
 
 def _one_of(words: type[enum.Enum], help: str) -> Fact:
@@ -25,6 +26,10 @@ HOST_FACTS = {
     "groups": Fact(Type.LIST, "the groups of hosts that it is in"),
     "version": Fact(Type.STR, "its agent's version"),
     "clock_offset": Fact(Type.FLOAT, "seconds that its clock is ahead of the manager's"),
+    "room_cpus": Fact(Type.FLOAT, "processors that are left for machines"),
+    "room_memory": Fact(Type.INT, "bytes of memory that are left for machines"),
+    "room_disk": Fact(Type.INT, "bytes of disk that are left for machines"),
+    "machines_here": Fact(Type.INT, "machines that are there or promised"),
 }
 """What is known of every host, beside its properties. No property may be called like one."""
 
@@ -43,6 +48,7 @@ MACHINE = Kind(
         "changed": Fact(Type.FLOAT, "when it came into this state"),
         "cpus": Fact(Type.INT, "processors"),
         "memory": Fact(Type.INT, "bytes of memory"),
+        "idle": Fact(Type.BOOL, "whether it stands ready for the next job of its owner's"),
     },
     key="id",
 )
@@ -86,7 +92,37 @@ ENVIRONMENT = Kind(
         "name": Fact(Type.STR, "the environment's name"),
         "cpus": Fact(Type.INT, "processors that a machine of it gets"),
         "memory": Fact(Type.INT, "bytes of memory that a machine of it gets"),
+        "classes": Fact(Type.LIST, "the classes that it is in"),
+        "reuse": Fact(Type.BOOL, "whether its machines may have one job after the other"),
+        "image": Fact(Type.STR, "the name of its image, if it has one"),
+        "waiting": Fact(Type.INT, "requests for it that wait for a place"),
+        "waiting_since": Fact(Type.FLOAT, "when the oldest of them was submitted; if one waits"),
+        "running": Fact(Type.INT, "machines of it that run, on all hosts"),
+        "idle": Fact(Type.INT, "those of them that no request uses"),
     },
+)
+
+REQUEST = Kind(
+    "request",
+    "requests",
+    {
+        "id": Fact(Type.STR, "the request's id"),
+        "owner": Fact(Type.STR, "the name of the user it belongs to"),
+        "environment": Fact(Type.STR, "the environment it asks for", refers="environment"),
+        "state": _one_of(RequestState, "how far it has come"),
+        "cause": Fact(
+            Type.STR,
+            "what it waits for, in a word; empty if for nothing",
+            words=tuple(cause.value for cause in Cause if cause.value),
+        ),
+        "submitted": Fact(Type.FLOAT, "when"),
+        "changed": Fact(Type.FLOAT, "when it came into this state"),
+        "priority": Fact(Type.INT, "among requests of its owner"),
+        "count": Fact(Type.INT, "machines that it asks for"),
+        "runs_job": Fact(Type.BOOL, "whether it runs a job, or wants machines for themselves"),
+        "host": Fact(Type.STR, "the host of its first machine, once it has one", refers="host"),
+    },
+    key="id",
 )
 
 
@@ -102,7 +138,7 @@ def schema_of(definitions: Iterable[PropertyDefinition], groups: Collection[str]
             kind = Type.ANY
         facts[definition.name] = Fact(kind, definition.help)
     host = Kind("host", "hosts", facts)
-    kinds = {kind.name: kind for kind in (host, MACHINE, JOB, COMMAND, ENVIRONMENT)}
+    kinds = {kind.name: kind for kind in (host, MACHINE, JOB, COMMAND, ENVIRONMENT, REQUEST)}
     return Schema(kinds, frozenset(groups))
 
 
@@ -124,6 +160,7 @@ def machine_facts(host: str, machine: Machine) -> dict[str, Known]:
         "changed": machine.changed,
         "cpus": machine.size.cpus,
         "memory": machine.size.memory,
+        "idle": machine.idle,
     }
 
 
@@ -153,3 +190,20 @@ def command_facts(record: CommandRecord) -> dict[str, Known]:
     if record.exit_code is not None:
         facts["exit_code"] = record.exit_code
     return facts
+
+
+def request_facts(record: RequestRecord) -> dict[str, Known]:
+    request = record.request
+    return {
+        "id": request.id,
+        "owner": request.owner,
+        "environment": request.environment,
+        "state": record.state.value,
+        "cause": record.reason.cause.value,
+        "submitted": request.submitted,
+        "changed": record.changed,
+        "priority": request.priority,
+        "count": request.count,
+        "runs_job": request.job is not None,
+        "host": record.parts[0].host if record.parts else MISSING,
+    }

@@ -40,7 +40,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 class HostState:
     """One host; what changes often is changed in place."""
 
-    __slots__ = ("machines", "readings", "record", "seen")
+    __slots__ = ("_outside", "machines", "readings", "record", "seen")
 
     def __init__(self, record: Host) -> None:
         self.record = record
@@ -49,6 +49,15 @@ class HostState:
         self.machines: dict[str, Machine] = {}
         self.seen: dict[str, Seen] = {}
         """What was last told of its machines; a manager that starts remembers it."""
+        self._outside: tuple[dict[str, Machine], dict[str, Machine]] = ({}, {})
+
+    def outside(self) -> dict[str, Machine]:
+        """Its machines, as everybody may see them. Worked out once for all who ask."""
+        told, outside = self._outside
+        if told is not self.machines:
+            outside = {name: machine.outside() for name, machine in self.machines.items()}
+            self._outside = self.machines, outside
+        return outside
 
     def whole(self) -> Host:
         return msgspec.structs.replace(

@@ -12,24 +12,33 @@ from typing import Any
 
 import msgspec
 
-from encamp.core.actions import Action
+from encamp.core.actions import Action, PlacementAction
 from encamp.core.happenings import (
+    ClaimAnswered,
     CommandMoved,
+    EndWanted,
     EnvironmentsRead,
     Forgotten,
     Gone,
     Happening,
     Joined,
+    PartMoved,
+    PolicyRead,
+    Remembered,
     Reported,
+    Submitted,
     TimePassed,
 )
 from encamp.core.picture import HostState, Picture
+from encamp.core.placement.placement import Placement
 from encamp.core.triggers.engine import Engine
 from encamp.model.command import IN_WORDS, OVER, CommandDefinition
 from encamp.model.event import Event, EventKind
 from encamp.model.host import Host, Presence
 from encamp.model.machine import Machine
+from encamp.model.policy import Policy
 from encamp.model.property import PropertyDefinition, Reading
+from encamp.model.request import Request
 from encamp.model.trigger import TriggerDefinition
 
 CLOCK_TOLERANCE = 5.0
@@ -41,6 +50,8 @@ class Decision(msgspec.Struct):
 
     actions: list[Action]
     events: list[Event]
+    placement: list[PlacementAction] = []
+    """What is to be done about requests, in this order."""
 
 
 class Core:
@@ -54,13 +65,14 @@ class Core:
     ) -> None:
         """`zone`: whose hours and days expressions speak of."""
         self.picture = Picture(definitions)
+        self.placement = Placement(self.picture, zone)
         self.engine = Engine(self.picture.world, zone=zone)
         self._commands = dict(commands or {})
         """What hosts offer as far as is known without any."""
         self._remembered: dict[str, CommandDefinition] = {}
         self.settled = settled
-        """Whether the picture is whole. Until then no trigger is looked at: to a manager that has
-        just started, every host seems to be missing."""
+        """Whether the picture is whole. Until then no trigger is looked at, and nothing is placed:
+        to a manager that has just started, every host seems to be missing."""
         self._events: list[Event] = []
 
     def load(self, triggers: Sequence[TriggerDefinition], now: float) -> None:
@@ -79,15 +91,32 @@ class Core:
     def step(self, happening: Happening, now: float) -> Decision:
         self._events = []
         _TAKEN[type(happening)](self, happening, now)
+        self.placement.take(happening, now)
         self.picture.forget_commands(now)
-        if not self.settled:
-            return Decision([], self._events)
-        actions = self.engine.step(self.picture.world.take_changes(), now)
-        return Decision(actions, self._events)
+        actions: list[Action] = []
+        if self.settled:
+            changes = self.picture.world.take_changes()
+            self.placement.decide(changes, now)
+            own = self.picture.world.take_changes()
+            self.placement.notice(own)
+            actions = self.engine.step(changes + own, now)
+        self._events += self.placement.take_events()
+        return Decision(actions, self._events, self.placement.take_actions())
 
     def next_look(self) -> float | None:
-        """When a step is due though nothing happens."""
-        return self.engine.next_look() if self.settled else None
+        """When a step is due though nothing happens; 0: at once."""
+        if not self.settled:
+            return None
+        times = (self.engine.next_look(), self.placement.next_look())
+        return min((time for time in times if time is not None), default=None)
+
+    def check_request(self, request: Request) -> None:
+        """Raises EncampError if it makes no sense, or no host known could ever take it."""
+        self.placement.check(request)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Raises EncampError if one of its ranks makes no sense with what is known now."""
+        self.placement.check_ranks(policy)
 
     # ── what can happen ──────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +204,7 @@ class Core:
         for name, facts in read.environments.items():
             world.put("environment", name, facts)
 
-    def _time_passed(self, passed: TimePassed, now: float) -> None:
+    def _not_in_the_picture(self, happening: Happening, now: float) -> None:
         pass
 
     # ── what it does to the picture ──────────────────────────────────────────────────────────────
@@ -247,5 +276,11 @@ _TAKEN: dict[type[Happening], Callable[[Core, Any, float], None]] = {
     Reported: Core._reported,
     CommandMoved: Core._command_moved,
     EnvironmentsRead: Core._environments_read,
-    TimePassed: Core._time_passed,
+    TimePassed: Core._not_in_the_picture,
+    PolicyRead: Core._not_in_the_picture,
+    Submitted: Core._not_in_the_picture,
+    Remembered: Core._not_in_the_picture,
+    EndWanted: Core._not_in_the_picture,
+    ClaimAnswered: Core._not_in_the_picture,
+    PartMoved: Core._not_in_the_picture,
 }

@@ -40,6 +40,17 @@ def _words() -> str:
     )
 
 
+def _facts() -> str:
+    return _table(
+        ("fact", "type", "what it is"),
+        (
+            (f"`{kind.name}.{name}`", fact.type.value, fact.help)
+            for kind in schema_of(()).kinds.values()
+            for name, fact in kind.facts.items()
+        ),
+    )
+
+
 def tables() -> dict[str, str]:
     """By the headings under which they stand."""
     symbols = [*language.BINARY.values(), *language.COMPARISONS.values(), *language.UNARY.values()]
@@ -50,6 +61,7 @@ def tables() -> dict[str, str]:
     operators = ", ".join(f"`{symbol}`" for symbol in dict.fromkeys([*symbols, "and", "or"]))
     return {
         "Things and their facts": _words(),
+        "Facts of each kind": _facts(),
         "Aggregates": _functions(language.AGGREGATES),
         "Functions": _functions(language.FUNCTIONS),
         "Texts": _functions(language.METHODS),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from encamp.core.actions import Judged, Judgement
 from encamp.core.expressions import Evaluator, compile_expression
@@ -171,6 +171,22 @@ def log_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(deadline=None, max_examples=200)
+# The look at everything after loading is no news to what has fired in the same step.
+@example(
+    [
+        TriggerDefinition(
+            name=f"t{number}",
+            when=Passage(text),
+            do=(Passage("log('x')"),),
+            once=False,
+            cooldown=2.0,
+        )
+        for number, text in enumerate(["host.load1 > 2", "not 2 < host.load1"])
+    ],
+    [],
+    [_read("a", "load1", 0.0)],
+    5000,
+)
 @given(
     definitions(),
     st.lists(DEEDS, max_size=8),

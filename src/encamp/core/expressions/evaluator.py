@@ -44,9 +44,13 @@ class Looking(NamedTuple):
 class Evaluator:
     """One per world. Aggregates that are equal are kept up to date once, for all who ask."""
 
-    def __init__(self, world: World, zone: datetime.tzinfo = datetime.UTC) -> None:
+    def __init__(
+        self, world: World, zone: datetime.tzinfo = datetime.UTC, steps: int = STEPS
+    ) -> None:
         self.world = world
         self.zone = zone
+        self.steps = steps
+        """What one evaluation may cost."""
         self._added: dict[Expression | Call, None] = {}
         self._kept: dict[str, Kept] = {}
         self._subjects: dict[str, Subjects] = {}
@@ -84,11 +88,11 @@ class Evaluator:
                 self._let_go(identity)
 
     def _keep(self, identity: str, aggregate: Aggregate) -> None:
-        kept = self._kept[identity] = Kept(aggregate, self.world.things)
+        kept = self._kept[identity] = Kept(aggregate, self.world.things, self.steps)
         for read in _watched(aggregate):
             self._watching.watch(kept, read)
         if aggregate.about is not None:
-            subjects = self._subjects[identity] = Subjects(aggregate, self.world.things)
+            subjects = self._subjects[identity] = Subjects(aggregate, self.world.things, self.steps)
             for read in _asked(aggregate):
                 self._watching.watch(subjects, read)
 
@@ -188,11 +192,23 @@ class Evaluator:
         """The value for each thing that it is about."""
         assert expression.about is not None
         things, run = self.world.things, expression.run
-        frame = Frame(things, None, now, self._lookup, zone=self.zone)
+        frame = Frame(things, None, now, self._lookup, zone=self.zone, steps=self.steps)
         for key, thing in list(things[expression.about].items()):
             frame.subject = thing
-            frame.budget = STEPS
+            frame.budget = frame.steps
             yield key, _value(run, frame)
+
+    def frame(self, now: float) -> Frame:
+        """For many runs at one moment, with `value_for`."""
+        return Frame(self.world.things, None, now, self._lookup, zone=self.zone, steps=self.steps)
+
+    @staticmethod
+    def value_for(expression: Expression, thing: Thing, frame: Frame) -> Known:
+        """The value for a thing of the kind that the expression is about, if it is about any."""
+        frame.subject = thing
+        frame.budget = frame.steps
+        value: Known = _value(expression.run, frame)
+        return value
 
     def prepare(
         self,
@@ -232,7 +248,7 @@ class Evaluator:
             changes = NO_CHANGES
         else:
             changes = changed if isinstance(changed, Changes) else Changes(changed)
-        return Frame(self.world.things, thing, now, self._lookup, changes, self.zone)
+        return Frame(self.world.things, thing, now, self._lookup, changes, self.zone, self.steps)
 
     def _lookup(self, aggregate: Aggregate, frame: Frame) -> Any:
         bucket = aggregate.bucket(frame)
@@ -247,7 +263,7 @@ class Evaluator:
         return value
 
     def _kept_or_made(self, aggregate: Aggregate) -> Kept:
-        return self._kept.get(aggregate.identity) or Kept(aggregate, self.world.things)
+        return self._kept.get(aggregate.identity) or Kept(aggregate, self.world.things, self.steps)
 
     def _seen(self, shown: tuple[Shown, ...], run_before: Frame) -> dict[str, Value]:
         seen: dict[str, Value] = {}
@@ -258,6 +274,7 @@ class Evaluator:
             run_before.lookup,
             run_before.changes,
             run_before.zone,
+            run_before.steps,
         )
         for one in shown:
             value = _value(one.run, frame)

@@ -60,6 +60,7 @@ class Frame:
         "lookup",
         "now",
         "slots",
+        "steps",
         "subject",
         "things",
         "zone",
@@ -73,6 +74,7 @@ class Frame:
         lookup: Lookup,
         changes: Changes = NO_CHANGES,
         zone: datetime.tzinfo = datetime.UTC,
+        steps: int = STEPS,
     ) -> None:
         self.things = things
         self.subject: Any = subject
@@ -81,7 +83,9 @@ class Frame:
         self.lookup = lookup
         self.changes = changes
         self.zone = zone
-        self.budget = STEPS
+        self.steps = steps
+        """What each run may cost."""
+        self.budget = steps
         self.slots: dict[str, Any] = {}
         """Loop variables over lists."""
         self._clock: datetime.datetime | None = None

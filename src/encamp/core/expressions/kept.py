@@ -12,6 +12,7 @@ from typing import Any
 
 from encamp.core.expressions.aggregate import CHOOSING, LISTING, Aggregate, Measure
 from encamp.core.expressions.frame import Frame, NotKnown, Things, TooMuch
+from encamp.core.expressions.language import STEPS
 from encamp.core.expressions.logic import holds
 from encamp.core.expressions.tally import LEFT_OUT, RULED_OUT, TALLIES, Members, Tally, admit
 from encamp.core.world import Thing
@@ -63,9 +64,10 @@ class Filled:
 
 
 class Kept:
-    def __init__(self, aggregate: Aggregate, things: Things) -> None:
+    def __init__(self, aggregate: Aggregate, things: Things, steps: int = STEPS) -> None:
         self.aggregate = aggregate
         self._things = things
+        self._steps = steps
         self._new: Callable[[], Tally] = Members if aggregate.timed else TALLIES[aggregate.measure]
         self._contributions: dict[str, tuple[Bucket, Any]] = {}
         self._buckets: dict[Bucket, Filled] = {}
@@ -129,7 +131,7 @@ class Kept:
     def _contribution(self, thing: Thing) -> tuple[Bucket, Any] | None:
         """Where the thing counts, and with what; None if it does not."""
         selection = self.aggregate.selection
-        frame = Frame(self._things, thing, 0.0, _no_aggregates)
+        frame = Frame(self._things, thing, 0.0, _no_aggregates, steps=self._steps)
         try:
             bucket = tuple(element.run(frame) for element, _ in selection.pairs)
             hash(bucket)
@@ -243,11 +245,12 @@ def _no_aggregates(aggregate: Aggregate, frame: Frame) -> Any:
 class Subjects:
     """For an aggregate whose bucket depends on the subject: which subjects ask for which bucket."""
 
-    def __init__(self, aggregate: Aggregate, things: Things) -> None:
+    def __init__(self, aggregate: Aggregate, things: Things, steps: int = STEPS) -> None:
         assert aggregate.about is not None
         self.kind = aggregate.about
         self.aggregate = aggregate
         self._things = things
+        self._steps = steps
         self._bucket: dict[str, Bucket] = {}
         self._asking: dict[Bucket, set[str]] = {}
         for key in things[self.kind]:
@@ -263,7 +266,7 @@ class Subjects:
         thing = self._things[self.kind].get(key)
         if thing is None:
             return
-        frame = Frame(self._things, thing, 0.0, _no_aggregates)
+        frame = Frame(self._things, thing, 0.0, _no_aggregates, steps=self._steps)
         try:
             bucket = self.aggregate.bucket(frame)
             self._asking.setdefault(bucket, set()).add(key)

@@ -33,6 +33,8 @@ WIDEST = 99
 STEPS = 500_000
 """What one evaluation may cost. A step is about one node of syntax inside a loop, or 64 characters
 copied."""
+FEW_STEPS = 10_000
+"""The same for what is evaluated for each host of a site, again and again, and for whoever asks."""
 
 LIMITS = MappingProxyType(
     {

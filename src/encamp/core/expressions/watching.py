@@ -7,7 +7,7 @@ another value for the machines of that host, and for no others.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from encamp.core.expressions.frame import Things
@@ -91,6 +91,8 @@ class Watching(Generic[Listener]):
 
     def refresh(self, change: Change) -> None:
         """Before `touched` is asked about any change of a batch, this is told all of them."""
+        if not self._referrers:
+            return
         if change.fact:
             referrers = self._referrers.get(Step(change.kind, change.fact))
             if referrers is not None:
@@ -100,8 +102,16 @@ class Watching(Generic[Listener]):
                 if step.kind == change.kind:
                     found.refresh(change.key)
 
-    def touched(self, change: Change) -> Iterator[tuple[Listener, str]]:
+    def touched(self, change: Change) -> Iterable[tuple[Listener, str]]:
         """Listeners, and the key of the thing from which they read what changed."""
+        # Nobody listens to most of what changes.
+        if (change.kind, change.fact) in self._listeners or (
+            self._fixed and (change.kind, change.key, change.fact) in self._fixed
+        ):
+            return self._touched(change)
+        return ()
+
+    def _touched(self, change: Change) -> Iterator[tuple[Listener, str]]:
         for listener in self._fixed.get((change.kind, change.key, change.fact), ()):
             yield listener, change.key
         for listener, back, only in self._listeners.get(Step(change.kind, change.fact), ()):

@@ -2,6 +2,8 @@
 
 send(hosts, 'machine.pause', machine='b3')  any command, to any set of agents
 start(host, 'debian12')                     machine.start; stop, kill, pause ... likewise
+place('debian12', owner='alice')            machines made ready wherever there is room
+stop_idle('debian12', keep=2)               the others that stand ready are removed
 query(hosts, 'load1')                       have properties reported
 sender.send_get_property(['load1'])         the same, of all hosts
 log(text), webhook(url, text), mail(address, subject, text)
@@ -14,12 +16,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from encamp.core.actions import AskProperties, IssueCommand, Notify, Step, Way
+from encamp.core.actions import AskProperties, IssueCommand, Notify, PlaceMachines, Step, Way
 from encamp.core.expressions import Argument, Call, Prepared, Signature
 from encamp.core.kinds import HOST_FACTS
 from encamp.core.schema import OF_VALUE, Schema, Type
 from encamp.core.triggers.causes import ISSUER, START
-from encamp.core.world import World
+from encamp.core.world import Known, World
 from encamp.model.command import CommandDefinition
 from encamp.model.property import Value
 
@@ -28,6 +30,7 @@ MACHINE_COMMANDS = {
     for name in ("stop", "kill", "pause", "resume", "suspend", "restore", "remove")
 }
 """Functions that do the command of that name to one machine, or to several."""
+REMOVE = MACHINE_COMMANDS["remove"]
 
 LONGEST_TEXT = 100_000
 """Characters of what is told to people."""
@@ -43,10 +46,22 @@ def signatures(commands: Mapping[str, CommandDefinition]) -> dict[str, Signature
             "send",
             (hosts, Argument("command", Type.STR, constant=True)),
             chosen_by="command",
-            chosen={name: _arguments(command) for name, command in commands.items()},
+            chosen={
+                name: _arguments(command)
+                for name, command in commands.items()
+                if not command.internal
+            },
         ),
         Signature("query", (hosts,), more=Argument("properties", Type.STR)),
         Signature("sender.send_get_property", (Argument("properties", Type.LIST, required=False),)),
+        Signature(
+            "place",
+            (
+                Argument("environment", Type.STR),
+                Argument("count", Type.INT, required=False),
+                Argument("owner", Type.STR, required=False),
+            ),
+        ),
         Signature("log", (Argument("text", Type.STR),)),
         Signature("webhook", (Argument("url", Type.STR), Argument("text", Type.STR))),
         Signature(
@@ -56,6 +71,9 @@ def signatures(commands: Mapping[str, CommandDefinition]) -> dict[str, Signature
     ]
     if START in commands:
         made.append(Signature("start", (hosts, *_arguments(commands[START]))))
+    if REMOVE in commands:
+        keep = Argument("keep", Type.INT, required=False)
+        made.append(Signature("stop_idle", (Argument("environment", Type.STR), keep)))
     for function, name in MACHINE_COMMANDS.items():
         if name in commands:
             machines = Argument("machine", things="machine", many=True, by_key=False)
@@ -139,6 +157,8 @@ class Doing:
         self.commands = commands
 
     def actions(self, call: Prepared, world: World) -> tuple[Step, ...]:
+        if call.function == "stop_idle":
+            return self._stop_idle(dict(call.arguments), world)
         make = FUNCTIONS.get(call.function)
         if make is None:
             return self._to_machines(MACHINE_COMMANDS[call.function], dict(call.arguments), world)
@@ -162,6 +182,19 @@ class Doing:
                 made += self._issue((host,), name, {"machine": machine_id, **arguments})
         return tuple(made)
 
+    def _stop_idle(self, arguments: dict[str, Any], world: World) -> tuple[Step, ...]:
+        """All but some that stand ready; those that have done so longest."""
+        idle = [
+            machine
+            for machine in world.things["machine"].values()
+            if machine.fact("idle") is True
+            and machine.fact("environment") == arguments["environment"]
+        ]
+        idle.sort(key=lambda machine: (-_number(machine.fact("changed")), machine.key))
+        given = idle[max(0, arguments.get("keep", 0)) :]
+        keys = tuple(machine.key for machine in given)
+        return self._to_machines(REMOVE, {"machine": keys, "force": True}, world)
+
     def _issue(
         self, hosts: tuple[str, ...], name: str, arguments: dict[str, Any]
     ) -> tuple[Step, ...]:
@@ -182,6 +215,15 @@ class Doing:
     def query_all(self, arguments: dict[str, Any]) -> tuple[Step, ...]:
         return (AskProperties(None, _names(arguments.get("properties", ()))),)
 
+    def place(self, arguments: dict[str, Any]) -> tuple[Step, ...]:
+        count = arguments.get("count", 1)
+        if not 0 <= count <= MOST_PLACED:
+            raise CannotBeDoneError(f"{count} machines cannot be placed, at most {MOST_PLACED}")
+        if not count:
+            return ()
+        owner = str(arguments.get("owner", ""))
+        return (PlaceMachines(arguments["environment"], count, owner, self.trigger),)
+
     def log(self, arguments: dict[str, Any]) -> tuple[Step, ...]:
         return (Notify(Way.LOG, str(arguments["text"])[:LONGEST_TEXT], self.trigger),)
 
@@ -199,11 +241,17 @@ class Doing:
         return (Notify(Way.MAIL, text, self.trigger, arguments["to"], {"subject": subject}),)
 
 
+def _number(known: Known) -> float:
+    return known if isinstance(known, float | int) else 0.0
+
+
 LONGEST_SUBJECT = 200
+MOST_PLACED = 1000
 
 FUNCTIONS: dict[str, Callable[[Doing, dict[str, Any]], tuple[Step, ...]]] = {
     "send": Doing.send,
     "start": Doing.start,
+    "place": Doing.place,
     "query": Doing.query,
     "sender.send_get_property": Doing.query_all,
     "log": Doing.log,
@@ -231,6 +279,9 @@ def words(step: Step) -> str:
     if isinstance(step, AskProperties):
         what = ", ".join(step.properties) or "all properties"
         return f"query {what} of {'all hosts' if step.hosts is None else _some(step.hosts)}"
+    if isinstance(step, PlaceMachines):
+        whose = f" of {step.owner}" if step.owner else ""
+        return f"place {step.count} of {step.environment} for jobs{whose}"
     where = f" to {step.to}" if step.to else ""
     return f"{step.way.value}{where}: {_short(step.text)}"
 

@@ -156,7 +156,7 @@ class Engine:
             self._judge.causes.clear()
         self._latest = now
         self._judge.steps += 1
-        if changes:
+        if changes and self.triggers:
             self._take(changes, now, actions)
         moment = Moment(now, actions)
         for appointment in self._judge.schedule.pop_due(now):

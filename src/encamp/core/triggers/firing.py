@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from encamp.core.actions import Action, AskProperties, InOrder, IssueCommand
+from encamp.core.actions import Action, AskProperties, InOrder, IssueCommand, PlaceMachines
 from encamp.core.expressions import Changes, Evaluator
 from encamp.core.triggers.calls import CannotBeDoneError, words
 from encamp.core.triggers.causes import EVERYWHERE
@@ -63,6 +63,8 @@ def touched(steps: Steps) -> dict[str, list[str]]:
             if isinstance(action, IssueCommand):
                 for host in action.hosts:
                     found.setdefault(host, []).append(action.name)
+            elif isinstance(action, PlaceMachines):
+                found.setdefault(EVERYWHERE, [])
             elif isinstance(action, AskProperties):
                 for host in (EVERYWHERE,) if action.hosts is None else action.hosts:
                     found.setdefault(host, [])

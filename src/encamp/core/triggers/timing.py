@@ -175,12 +175,12 @@ def _judge(
         return ONCE
     if standing.done and timing.every and now < standing.fired + timing.every:
         return _wait(timing, standing, Judgement.COOLING, standing.fired + timing.every, now)
-    if standing.fired and timing.cooldown and now < standing.fired + timing.cooldown:
-        standing.kept_back = True
-        return _wait(timing, standing, Judgement.COOLING, standing.fired + timing.cooldown, now)
     is_news = occasion is not Occasion.DUE or bool(timing.every) or standing.kept_back
     if standing.done and not is_news:
         return ONCE
+    if standing.fired and timing.cooldown and now < standing.fired + timing.cooldown:
+        standing.kept_back = True
+        return _wait(timing, standing, Judgement.COOLING, standing.fired + timing.cooldown, now)
     standing.fired = now
     standing.done = True
     standing.kept_back = False

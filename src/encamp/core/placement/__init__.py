@@ -1,0 +1,1 @@
+"""Placement: which requests get which hosts, when, and why not yet."""

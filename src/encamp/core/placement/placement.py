@@ -1,0 +1,369 @@
+"""Placement: requests wait here until hosts have promised to make all of their machines.
+
+Pure: what happens goes in, what is to be done about requests comes out.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from encamp.core.actions import PlacementAction, ReleaseRoom
+from encamp.core.happenings import (
+    ClaimAnswered,
+    EndWanted,
+    EnvironmentsRead,
+    Forgotten,
+    Gone,
+    Happening,
+    Joined,
+    PartMoved,
+    PolicyRead,
+    Remembered,
+    Reported,
+    Submitted,
+)
+from encamp.core.picture import Picture
+from encamp.core.placement.absence import Absence
+from encamp.core.placement.books import Books
+from encamp.core.placement.checking import Checker, check_ranks
+from encamp.core.placement.claims import Claims
+from encamp.core.placement.ending import Ending
+from encamp.core.placement.explaining import explain_host, explain_request, waiting_reason
+from encamp.core.placement.parts import Parts
+from encamp.core.placement.passing import Passing
+from encamp.core.placement.queue import Entry
+from encamp.core.placement.room import CARRIES_OUT
+from encamp.core.placement.timers import Due
+from encamp.core.world import Change
+from encamp.model.event import Event
+from encamp.model.policy import Policy
+from encamp.model.request import (
+    PLACED,
+    REQUEST_OVER,
+    Cause,
+    Explanation,
+    PartState,
+    Reason,
+    Request,
+    RequestRecord,
+    RequestState,
+    claim_id,
+)
+
+CAPACITY = frozenset({"cpus", "memory_total", "disk_total", "disk_free"})
+"""Readings that say what a host has."""
+
+
+class Records(Mapping[str, RequestRecord]):
+    """Requests that are not over, each with the reason for which it waits now."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+
+    def __getitem__(self, request: str) -> RequestRecord:
+        entry = self._books.entries[request]
+        if entry.line is None:
+            return entry.record
+        return msgspec.structs.replace(entry.record, reason=waiting_reason(self._books, entry))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._books.entries)
+
+    def __len__(self) -> int:
+        return len(self._books.entries)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._books.entries
+
+
+class Placement:
+    def __init__(self, picture: Picture, zone: datetime.tzinfo = datetime.UTC) -> None:
+        self._picture = picture
+        self._zone = zone
+        self._books = Books(picture.world, zone)
+        self._books.views.rule(self._books.policy.rank)
+        self._ending = Ending(self._books)
+        self._parts = Parts(self._books, self._ending)
+        self._claims = Claims(self._books, self._parts, self._ending)
+        self._absence = Absence(self._books, self._claims, self._ending)
+        self._passing = Passing(self._books, self._claims)
+        self._checker = Checker(self._books, picture)
+        self._settled = False
+        self.records: Mapping[str, RequestRecord] = Records(self._books)
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+
+    def take(self, happening: Happening, now: float) -> None:
+        """After the picture has taken it."""
+        taken = _TAKEN.get(type(happening))
+        if taken is not None:
+            taken(self, happening, now)
+
+    def decide(self, changes: list[Change], now: float) -> None:
+        """What is to be done, now that these facts have changed?"""
+        books = self._books
+        if not self._settled:
+            self._settled = True
+            self._settle(now)
+        books.views.take(changes)
+        for due, subject, number in books.timers.pop(now):
+            if due is Due.CLAIM:
+                self._claims.expired(subject, number, now)
+            elif due is Due.PATIENCE:
+                self._absence.patience_over(subject, number, now)
+            elif due is Due.AWAY:
+                self._forget_machines(subject, now)
+            elif due is Due.SPARED:
+                books.views.touch(subject, better=True)
+            else:
+                books.epoch += 1
+        self._passing.go(now)
+
+    def notice(self, changes: list[Change]) -> None:
+        """Facts that placement itself has changed."""
+        self._books.views.take(changes)
+
+    def take_actions(self) -> list[PlacementAction]:
+        actions, self._books.actions = self._books.actions, []
+        return actions
+
+    def take_events(self) -> list[Event]:
+        events, self._books.events = self._books.events, []
+        return events
+
+    def next_look(self) -> float | None:
+        """When `decide` is due though nothing happens; 0: at once."""
+        times = (self._passing.next_look, self._books.timers.next())
+        return min((time for time in times if time is not None), default=None)
+
+    def _submitted(self, submitted: Submitted, now: float) -> None:
+        request = submitted.request
+        if request.id in self._books.entries:
+            return
+        record = RequestRecord(
+            request=request, changed=request.submitted, reason=_not_yet(request.submitted)
+        )
+        self._books.wait(self._books.enter(record, now), now)
+
+    def _remembered(self, remembered: Remembered, now: float) -> None:
+        record = remembered.record
+        books = self._books
+        if record.state is RequestState.LOST:
+            books.remember_lost(record)
+        if record.state in REQUEST_OVER or record.request.id in books.entries:
+            return
+        if record.state is RequestState.WAITING and record.reason.cause is Cause.NONE:
+            record = msgspec.structs.replace(record, reason=_not_yet(record.changed))
+        entry = books.enter(record, now)
+        if record.state is RequestState.WAITING:
+            books.wait(entry, now)
+            return
+        entry.is_lost = any(part.lost for part in record.parts)
+        for part in record.parts:
+            if part.state is not PartState.OVER:
+                books.promise(record.request, part.number, part.host, now, part.machine)
+
+    def _settle(self, now: float) -> None:
+        """The picture is whole: go on with what a former manager has left."""
+        books = self._books
+        for name in self._picture.hosts:
+            books.room(name)
+        for entry in list(books.entries.values()):
+            if entry.record.state is RequestState.CLAIMING:
+                self._claims.back(entry, "the manager was started anew", now)
+            elif entry.record.state in PLACED:
+                self._resume(entry, now)
+
+    def _resume(self, entry: Entry, now: float) -> None:
+        books = self._books
+        for part in entry.record.parts:
+            room = books.room(part.host)
+            absent = not room.joined and part.state is not PartState.OVER
+            if absent and part.host not in entry.lost_hosts:
+                self._absence.wait_for(entry, part.host, now)
+        if self._ending.is_ending(entry):
+            self._ending.end_parts(entry)
+        else:
+            self._parts.begin_parts(entry)
+
+    def _end_wanted(self, wanted: EndWanted, now: float) -> None:
+        self._ending.end_wanted(wanted.request, wanted.by, now)
+
+    def _claim_answered(self, answered: ClaimAnswered, now: float) -> None:
+        self._claims.answered(answered, now)
+
+    def _part_moved(self, moved: PartMoved, now: float) -> None:
+        if moved.request in self._books.entries:
+            self._parts.moved(moved, now)
+        else:
+            self._absence.lost_moved(moved, now)
+
+    def _policy_read(self, read: PolicyRead, now: float) -> None:
+        books = self._books
+        books.policy = read.policy
+        books.shares.rule(read.policy.shares, read.policy.half_life)
+        for entry in books.entries.values():
+            books.shares.account(entry.request.owner, entry.request.groups, now)
+        books.recount(now)
+        books.views.rule(read.policy.rank)
+        for name, room in books.rooms.items():
+            state = self._picture.hosts.get(name)
+            if state is not None:
+                books.measure(room, state.readings)
+        books.epoch += 1
+
+    def _environments_read(self, read: EnvironmentsRead, now: float) -> None:
+        self._books.demand.tell_all()
+
+    # ── hosts ────────────────────────────────────────────────────────────────────────────────────
+
+    def _joined(self, joined: Joined, now: float) -> None:
+        books = self._books
+        room = books.room(joined.name)
+        room.joined = True
+        room.carries_out = any(command.name == CARRIES_OUT for command in joined.commands)
+        room.owners = None if joined.owners is None else frozenset(joined.owners)
+        books.measure(room, self._picture.hosts[joined.name].readings)
+        books.stand(room, joined.machines)
+        books.touch(room, better=True)
+        if room.owners is not None and not books.owned:
+            self._tell_owners_apart(now)
+        self._compare_claims(joined, now)
+        self._absence.host_back(joined.name, now)
+
+    def _gone(self, gone: Gone, now: float) -> None:
+        room = self._books.rooms.get(gone.name)
+        if room is None or not room.joined:
+            return
+        self._books.lose_sight(room)
+        self._books.timers.add(now + self._books.policy.patience, Due.AWAY, gone.name)
+        self._absence.host_gone(gone.name, now)
+
+    def _forget_machines(self, host: str, now: float) -> None:
+        """Nobody waits any more for what is on a lost host: it is not to hold up its owners. If it
+        comes back, it tells what it has."""
+        room, state = self._books.rooms.get(host), self._picture.hosts.get(host)
+        patience = self._books.policy.patience
+        if room is None or room.joined or state is None or now < state.record.since + patience:
+            return
+        self._books.stand(room, ())
+        self._books.epoch += 1
+
+    def _forgotten(self, forgotten: Forgotten, now: float) -> None:
+        books = self._books
+        room = books.rooms.get(forgotten.name)
+        if room is None:
+            return
+        books.lose_sight(room)
+        self._absence.host_forgotten(forgotten.name, now)
+        books.stand(room, ())
+        books.sparing.forget(forgotten.name)
+        del books.rooms[forgotten.name]
+        books.views.touch(forgotten.name, better=False)
+
+    def _reported(self, reported: Reported, now: float) -> None:
+        books = self._books
+        room = books.rooms.get(reported.name)
+        if room is None or not room.joined:
+            return
+        if not CAPACITY.isdisjoint(reported.readings):
+            books.measure(room, self._picture.hosts[reported.name].readings)
+        if reported.machines is not None:
+            books.stand(room, reported.machines)
+
+    def _tell_owners_apart(self, now: float) -> None:
+        """Hosts begin to differ in whom they make machines for."""
+        books = self._books
+        books.owned = True
+        waiting = list(books.queue.entries.values())
+        for entry in waiting:
+            books.wait_no_more(entry, now)
+        for entry in waiting:
+            books.wait(entry, now)
+
+    def _compare_claims(self, joined: Joined, now: float) -> None:
+        """What it has promised, and what we think it has."""
+        books = self._books
+        wanted = {}
+        for request, number in books.rooms[joined.name].promises:
+            record = books.entries[request].record
+            wanted[claim_id(request, number, record.attempt)] = record.parts[number]
+        for claim in joined.claims:
+            if claim in wanted:
+                continue
+            parts = claim.rsplit(".", 2)
+            if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
+                books.actions.append(
+                    ReleaseRoom(
+                        request=parts[0],
+                        number=int(parts[1]),
+                        attempt=int(parts[2]),
+                        host=joined.name,
+                    )
+                )
+        for claim, part in wanted.items():
+            entry = books.entries.get(claim.rsplit(".", 2)[0])
+            if entry is None or entry.record.state is not RequestState.CLAIMING:
+                continue
+            if part.state is PartState.CLAIMED and claim not in joined.claims:
+                self._claims.back(entry, f"{joined.name} has forgotten its promise", now)
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, request: Request) -> None:
+        """Raises EncampError: it makes no sense, or could never be placed."""
+        self._checker.check(request, whole=self._settled)
+
+    def check_ranks(self, policy: Policy) -> None:
+        """Raises EncampError: a rank of a policy makes no sense with what is known now."""
+        check_ranks(policy, self._books)
+
+    def why(self, request: str, now: float, hosts: int = 100) -> Explanation:
+        """Of a request that is not over."""
+        entry = self._books.entries[request]
+        return explain_request(self._books, self._passing, entry, now, hosts, self._zone)
+
+    def why_host(self, name: str, now: float) -> Explanation:
+        """What is on a host, what it has room for, what it is spared and until when."""
+        state = self._picture.hosts[name]
+        return explain_host(self._books, self._passing, state.record, now, self._zone)
+
+    def waiting(self) -> dict[Cause, int]:
+        """How many requests wait for what; without making a sentence for each of them."""
+        return self._books.queue.causes()
+
+    def oldest(self) -> float | None:
+        """When the oldest of those that wait was submitted."""
+        entry = self._books.queue.oldest()
+        return entry.request.submitted if entry is not None else None
+
+    def usage(self, now: float) -> dict[str, float]:
+        """Processor-seconds that each owner has used, as much as they still count."""
+        return self._books.shares.usage(now)
+
+    def recall_usage(self, used: Mapping[str, float], now: float) -> None:
+        """Before requests are remembered: what `usage` said when it was last written down."""
+        self._books.shares.recall(used, now)
+
+
+def _not_yet(since: float) -> Reason:
+    return Reason(cause=Cause.BEHIND, sentence="it has not been its turn yet", since=since)
+
+
+_TAKEN: dict[type[Happening], Callable[[Placement, Any, float], None]] = {
+    Joined: Placement._joined,
+    Gone: Placement._gone,
+    Forgotten: Placement._forgotten,
+    Reported: Placement._reported,
+    EnvironmentsRead: Placement._environments_read,
+    PolicyRead: Placement._policy_read,
+    Submitted: Placement._submitted,
+    Remembered: Placement._remembered,
+    EndWanted: Placement._end_wanted,
+    ClaimAnswered: Placement._claim_answered,
+    PartMoved: Placement._part_moved,
+}

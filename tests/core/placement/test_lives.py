@@ -1,0 +1,566 @@
+"""What becomes of a request once hosts were chosen for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from encamp.core.actions import BeginPart, ClaimRoom, EndPart, ReleaseRoom, WriteRequest
+from encamp.core.happenings import PartMoved, Remembered, TimePassed
+from encamp.core.placement.claims import MARGIN, PASSED_OVER
+from encamp.model.host import Presence
+from encamp.model.policy import Policy
+from encamp.model.request import Cause, PartState, RequestRecord, RequestState, claim_id
+from encamp.model.size import Size
+from tests.core.placement.small_site import GIB, Site, machine
+
+
+def running(count: int = 1, **more: object) -> Site:
+    """A request `r` that runs, on as many hosts as it has machines."""
+    site = Site(Policy(patience=600.0))
+    for number in range(count):
+        site.join(f"node{number}", cpus=1)
+    site.place("r", count=count, **more)
+    assert site.state("r") is RequestState.RUNNING
+    return site
+
+
+# ── claims ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_request_walks_from_the_queue_to_its_end() -> None:
+    site = Site()
+    site.join("node")
+    site.submit("r")
+    assert (site.state("r"), site.cause("r")) == (RequestState.CLAIMING, Cause.CLAIM)
+    site.answer()
+    assert (site.state("r"), site.cause("r")) == (RequestState.STARTING, Cause.START)
+    part = site.part("r")
+    site.moves(part, PartState.STARTING, cause=Cause.IMAGE)
+    assert site.cause("r") is Cause.IMAGE
+    site.moves(part, PartState.STARTING, cause=Cause.START, machine="m")
+    assert site.record("r").parts[0].machine == "m"
+    site.run("r")
+    assert (site.state("r"), site.cause("r")) == (RequestState.RUNNING, Cause.NONE)
+    site.finish("r", exit_code=4)
+    record = site.record("r")
+    assert (record.state, record.exit_code, record.parts[0].machine) == (
+        RequestState.DONE,
+        4,
+        "m",
+    )
+    assert record.started == record.ended == site.now
+    assert "r" not in site.core.placement.records
+
+
+def test_a_host_that_refuses_is_passed_over_and_others_are_asked() -> None:
+    site = Site(Policy(rank=()))
+    site.join("a")
+    site.join("b")
+    site.submit("r")
+    site.answer("its memory is taken by others")
+    assert (site.host("r"), site.record("r").attempt) == ("b", 2)
+    site.answer("so is mine")
+    assert site.state("r") is RequestState.WAITING
+    assert site.sentence("r") == "2 hosts have just refused it"
+    assert [reason.cause for reason in site.why("r").hosts] == [Cause.CLAIM, Cause.CLAIM]
+    site.wait(PASSED_OVER)
+    assert site.host("r") == "a"
+
+
+def test_one_refusal_gives_back_what_others_of_a_group_have_promised() -> None:
+    site = Site()
+    site.join("a", cpus=1)
+    site.join("b", cpus=1)
+    site.submit("g", count=2)
+    site.answer()
+    site.answer("no")
+    released = {action.host for action in site.actions if isinstance(action, ReleaseRoom)}
+    assert released == {"a", "b"}
+    assert site.state("g") is RequestState.WAITING
+    assert site.submit("small")
+    assert site.state("small") is RequestState.CLAIMING
+
+
+def test_a_claim_that_is_not_answered_expires() -> None:
+    site = Site(Policy(claim=30.0, rank=()))
+    site.join("a")
+    site.join("b")
+    site.submit("r")
+    site.wait(30.0 + MARGIN)
+    assert site.host("r") == "b"
+    assert any("a did not answer" in line for line in site.why("r").history)
+
+
+def test_a_slow_claim_holds_up_nobody() -> None:
+    site = Site(Policy(rank=()))
+    site.join("slow", cpus=1)
+    site.join("zeta", cpus=1)
+    site.submit("r1")
+    site.submit("r2")
+    assert [claim.host for claim in site.claims] == ["slow", "zeta"]
+    del site.claims[0]
+    site.answer()
+    assert site.state("r2") is RequestState.STARTING
+
+
+def test_a_late_answer_of_an_earlier_attempt_does_not_count() -> None:
+    site = Site(Policy(rank=()))
+    site.join("a")
+    site.join("b")
+    site.submit("r")
+    first = site.claims[0]
+    site.answer("no")
+    site.claims.insert(0, first)
+    site.answer()
+    assert site.state("r") is RequestState.CLAIMING
+    site.answer()
+    assert site.begun == [BeginPart(request="r", number=0, attempt=2, host="b")]
+
+
+def test_a_host_lost_while_it_is_asked_is_not_waited_for() -> None:
+    site = Site(Policy(rank=()))
+    site.join("a")
+    site.join("b")
+    site.submit("r")
+    site.lose("a")
+    assert site.host("r") == "b"
+    assert not any(isinstance(action, ReleaseRoom) for action in site.actions)
+
+
+def test_promises_that_nobody_wants_are_given_back_when_a_host_joins() -> None:
+    site = Site()
+    site.join("a", claims=(claim_id("old.one", 2, 7), "nonsense"))
+    assert site.actions == [ReleaseRoom(request="old.one", number=2, attempt=7, host="a")]
+
+
+def test_a_promise_that_a_host_has_forgotten_is_asked_for_again() -> None:
+    site = Site(Policy(rank=()))
+    site.join("a", cpus=1)
+    site.join("b", cpus=1)
+    site.submit("g", count=2)
+    site.answer()
+    site.join("a", cpus=1, instance="two", claims=(claim_id("g", 0, 1),))
+    assert site.record("g").attempt == 1
+    site.join("a", cpus=1, instance="three")
+    assert site.record("g").attempt == 2
+
+
+# ── starts that fail ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_machine_that_could_not_be_made_is_tried_elsewhere() -> None:
+    site = Site(Policy(rank=()))
+    site.join("a")
+    site.join("b")
+    site.submit("r")
+    site.answer()
+    site.fail("r", why="the guest never answered")
+    assert (site.host("r"), site.record("r").failures) == ("b", 1)
+    site.answer()
+    site.run("r")
+    site.finish("r")
+    assert site.state("r") is RequestState.DONE
+
+
+def test_a_promise_that_has_lapsed_is_nobodys_failure() -> None:
+    site = Site(Policy(tries=1))
+    site.join("a")
+    site.submit("r")
+    for attempt in range(1, 4):
+        site.answer()
+        assert site.record("r").attempt == attempt
+        site.fail("r", why="it has forgotten its promise", cause=Cause.CLAIM)
+    assert site.state("r") is RequestState.CLAIMING
+    assert site.record("r").failures == 0
+
+
+def test_a_request_that_would_fail_everywhere_is_not_tried_again() -> None:
+    site = Site()
+    site.join("a")
+    site.join("b")
+    site.submit("r")
+    site.answer()
+    site.fail("r", why="there is no such image", final=True)
+    record = site.record("r")
+    assert (record.state, record.reason.sentence) == (
+        RequestState.FAILED,
+        "a: there is no such image",
+    )
+    site.submit("other")
+    assert site.host("other") == "a"
+
+
+def test_a_request_is_given_up_after_so_many_failures() -> None:
+    site = Site(Policy(tries=3, rank=()))
+    for name in "abcd":
+        site.join(name)
+    site.submit("r")
+    for _ in range(3):
+        assert site.state("r") is RequestState.CLAIMING
+        site.answer()
+        site.fail("r")
+    assert site.state("r") is RequestState.FAILED
+
+
+def test_a_command_that_has_begun_is_never_begun_again() -> None:
+    site = running()
+    site.fail("r", why="the machine died", began=True)
+    assert site.state("r") is RequestState.FAILED
+    assert site.sentence("r") == "node0: the machine died"
+
+
+def test_a_group_of_which_one_machine_fails_is_ended_and_tried_again_if_none_has_begun() -> None:
+    site = Site(Policy(rank=()))
+    site.join("a", cpus=1)
+    site.join("b", cpus=1)
+    site.submit("g", count=2)
+    site.answer_all()
+    site.fail("g", 0)
+    assert site.actions[1:] == [EndPart(request="g", number=1, attempt=1, host="b")]
+    assert site.state("g") is RequestState.STARTING
+    site.fail("g", 1, why="it was cancelled")
+    assert site.state("g") is RequestState.WAITING
+    site.join("c", cpus=1)
+    assert site.record("g").attempt == 2
+
+
+def test_a_group_of_which_a_command_has_begun_fails_with_one_machine() -> None:
+    site = Site()
+    site.join("a")
+    site.submit("g", count=2)
+    site.answer_all()
+    site.run("g", 1)
+    site.fail("g", 0, why="no answer")
+    site.fail("g", 1, why="it was cancelled")
+    assert site.state("g") is RequestState.FAILED
+    assert site.sentence("g") == "a: no answer"
+
+
+# ── hosts that are spared ────────────────────────────────────────────────────────────────────────
+
+
+def fail_once(site: Site, name: str) -> None:
+    site.submit(name)
+    site.answer()
+    site.fail(name, why="no answer", final=True, blames_environment=True)
+
+
+def test_a_host_where_an_environment_fails_is_spared_for_a_growing_while() -> None:
+    site = Site(Policy(pause=15.0, longest_pause=50.0))
+    site.join("a")
+    for number, pause in enumerate((15.0, 30.0, 50.0, 50.0)):
+        fail_once(site, f"bad{number}")
+        site.submit(f"r{number}")
+        assert site.cause(f"r{number}") is Cause.LEFT_ALONE
+        assert site.sentence(f"r{number}") == "1 host is spared after mini failed there"
+        site.submit(f"other{number}", environment="other")
+        assert site.state(f"other{number}") is RequestState.CLAIMING
+        site.answer_all()
+        site.finish(f"other{number}")
+        site.wait(pause - 0.1)
+        assert site.state(f"r{number}") is RequestState.WAITING
+        site.wait(0.2)
+        assert site.state(f"r{number}") is RequestState.CLAIMING
+        site.end(f"r{number}")
+    assert "after 4 failures: no answer" in str(site.core.placement.why_host("a", site.now))
+
+
+def test_then_it_is_tried_with_one_machine_until_that_has_come_up() -> None:
+    site = Site(Policy(pause=15.0))
+    site.join("a")
+    fail_once(site, "bad")
+    for number in range(3):
+        site.submit(f"r{number}")
+    site.wait(16)
+    assert len(site.claims) == 1
+    assert site.sentence("r1") == "1 host is tried with one machine after mini failed there"
+    site.answer()
+    assert site.state("r1") is RequestState.WAITING
+    site.run("r0")
+    assert site.state("r1") is site.state("r2") is RequestState.CLAIMING
+
+
+def test_a_trial_that_fails_doubles_the_pause_and_one_that_is_cancelled_does_not() -> None:
+    site = Site(Policy(pause=15.0, rank=()))
+    site.join("a")
+    fail_once(site, "bad")
+    site.submit("trial")
+    site.submit("next")
+    site.wait(16)
+    site.end("trial")
+    assert site.state("next") is RequestState.CLAIMING
+    site.answer()
+    site.fail("next")
+    assert site.cause("next") is Cause.LEFT_ALONE
+    site.wait(29)
+    assert site.state("next") is RequestState.WAITING
+    site.wait(2)
+    assert site.state("next") is RequestState.CLAIMING
+
+
+def test_failures_of_one_moment_count_once() -> None:
+    site = Site(Policy(pause=15.0))
+    site.join("a")
+    for number in range(4):
+        site.submit(f"r{number}")
+    site.answer_all()
+    for number in range(4):
+        site.fail(f"r{number}", final=True, blames_environment=True)
+    site.submit("next")
+    site.wait(16)
+    assert site.state("next") is RequestState.CLAIMING
+
+
+def test_a_host_that_breaks_its_promises_is_spared_everything() -> None:
+    site = Site(Policy(rank=(), pause=100.0))
+    site.join("liar")
+    for number in range(3):
+        site.submit(f"r{number}", environment=f"environment{number}")
+        site.answer("it has no memory left")
+    site.join("zeta")
+    site.submit("next")
+    assert site.host("next") == "zeta"
+    site.submit("only there", requirements="host.name == 'liar'")
+    assert site.cause("only there") is Cause.LEFT_ALONE
+    assert site.sentence("only there").startswith("1 host has broken its promises, and is spared")
+    explained = site.core.placement.why_host("liar", site.now)
+    assert explained.reason.cause is Cause.LEFT_ALONE
+    assert any("spared everything" in line for line in explained.history)
+
+
+def test_a_group_does_not_use_a_host_that_is_to_be_tried_for_more_than_one() -> None:
+    site = Site(Policy(pause=15.0, rank=()))
+    site.join("a")
+    fail_once(site, "bad")
+    site.join("b", cpus=1)
+    site.wait(16)
+    site.submit("three", count=3)
+    assert site.state("three") is RequestState.WAITING
+    site.submit("two", count=2)
+    assert sorted(part.host for part in site.record("two").parts) == ["a", "b"]
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cancelling_what_waits() -> None:
+    site = Site()
+    site.submit("r")
+    (written,) = site.end("r")
+    assert isinstance(written, WriteRequest)
+    assert written.record.state is RequestState.CANCELLED
+    assert written.record.reason.sentence == "anna wanted it to end"
+    assert site.end("r") == []
+
+
+def test_cancelling_what_is_asked_for_gives_back_the_room() -> None:
+    site = Site()
+    site.join("a", cpus=1)
+    site.submit("r")
+    site.submit("next")
+    site.end("r")
+    assert site.state("r") is RequestState.CANCELLED
+    assert ReleaseRoom(request="r", number=0, attempt=1, host="a") in site.actions
+    assert site.state("next") is RequestState.CLAIMING
+
+
+def test_cancelling_what_runs_ends_its_machines_first() -> None:
+    site = running(2)
+    assert [type(action) for action in site.end("r")] == [WriteRequest, EndPart, EndPart]
+    assert site.record("r").to_stop
+    site.fail("r", 0, why="it was cancelled", began=True)
+    assert site.state("r") is RequestState.RUNNING
+    site.fail("r", 1, why="it was cancelled", began=True)
+    assert site.state("r") is RequestState.CANCELLED
+
+
+def test_a_job_that_ended_before_it_could_be_cancelled_is_done() -> None:
+    site = running()
+    site.end("r")
+    site.finish("r")
+    assert site.state("r") is RequestState.DONE
+
+
+def test_machines_that_were_wanted_for_themselves_are_done_when_they_are_removed() -> None:
+    site = running(job=None)
+    site.end("r")
+    site.moves(site.part("r"), PartState.OVER, began=True)
+    assert site.state("r") is RequestState.DONE
+
+
+# ── hosts that are gone ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lost_host_is_waited_for_and_what_it_tells_settles_it() -> None:
+    site = running()
+    site.lose("node0")
+    assert (site.state("r"), site.cause("r")) == (RequestState.RUNNING, Cause.HOST_LOST)
+    assert site.written["r"].reason.cause is Cause.HOST_LOST
+    site.wait(500)
+    site.join("node0", cpus=1, instance="two")
+    assert site.cause("r") is Cause.NONE
+    site.wait(500)
+    site.finish("r")
+    assert site.state("r") is RequestState.DONE
+
+
+@pytest.mark.parametrize("presence", [Presence.LEFT, Presence.LOST])
+def test_a_request_is_lost_when_its_host_does_not_come_back(presence: Presence) -> None:
+    site = running()
+    site.go("node0", presence)
+    site.wait(601)
+    record = site.record("r")
+    assert (record.state, record.reason.sentence) == (
+        RequestState.LOST,
+        "node0 did not come back",
+    )
+    assert "r" not in site.core.placement.records
+
+
+def test_a_request_that_may_be_retried_is_begun_anew() -> None:
+    site = running(retries=1)
+    site.lose("node0")
+    site.wait(601)
+    assert (site.state("r"), site.record("r").lost) == (RequestState.WAITING, 1)
+    site.join("node1")
+    site.answer()
+    assert site.begun[-1] == BeginPart(request="r", number=0, attempt=2, host="node1")
+    site.run_part(site.begun[-1])
+    site.lose("node1")
+    site.wait(601)
+    assert site.state("r") is RequestState.LOST
+
+
+def test_what_goes_on_of_an_attempt_that_was_given_up_is_ended() -> None:
+    site = running(retries=1)
+    old = site.part("r")
+    site.lose("node0")
+    site.wait(601)
+    site.join("node0", cpus=1)
+    site.moves(old, PartState.RUNNING, host="node0")
+    assert EndPart(request="r", number=0, attempt=1, host="node0") in site.actions
+
+
+def test_a_lost_request_whose_host_comes_back_tells_how_it_ended() -> None:
+    site = running()
+    part = site.part("r")
+    site.lose("node0")
+    site.wait(601)
+    site.join("node0", cpus=1)
+    site.moves(part, PartState.RUNNING)
+    assert site.actions == [EndPart(request="r", number=0, attempt=1, host="node0")]
+    site.moves(part, PartState.OVER, exit_code=5, began=True)
+    assert (site.state("r"), site.record("r").exit_code) == (RequestState.DONE, 5)
+
+
+def test_a_group_that_has_lost_a_machine_is_ended_elsewhere_first() -> None:
+    site = running(2, retries=1)
+    site.lose("node0")
+    site.wait(601)
+    assert site.state("r") is RequestState.RUNNING
+    site.fail("r", 1, why="it was cancelled", began=True)
+    assert (site.state("r"), site.record("r").lost) == (RequestState.WAITING, 1)
+
+
+def test_a_host_that_is_forgotten_takes_its_requests_with_it_at_once() -> None:
+    site = running()
+    site.lose("node0")
+    site.forget("node0")
+    assert site.state("r") is RequestState.LOST
+    site.submit("next")
+    assert site.cause("next") is Cause.NO_HOSTS
+
+
+# ── a manager that starts anew ───────────────────────────────────────────────────────────────────
+
+
+def records_of(site: Site) -> list[RequestRecord]:
+    return list(site.written.values())
+
+
+def anew(old: Site) -> Site:
+    site = Site(settled=False)
+    site.now = old.now
+    for record in records_of(old):
+        site.happens(Remembered(record))
+        site.written[record.request.id] = record
+    assert site.actions == []
+    return site
+
+
+def test_nothing_is_decided_before_the_picture_is_whole() -> None:
+    old = Site()
+    old.join("a", cpus=2)
+    old.place("runs")
+    old.submit("asked")
+    site = anew(old)
+    site.submit("new")
+    site.join("a", cpus=2)
+    assert site.actions == []
+    assert site.core.next_look() is None
+    site.core.settled = True
+    site.happens(TimePassed())
+    kinds = [type(action) for action in site.actions]
+    assert kinds == [ReleaseRoom, WriteRequest, WriteRequest, ClaimRoom]
+    assert site.host("asked") == "a"
+    assert site.record("asked").attempt == 2
+    assert site.state("runs") is RequestState.RUNNING
+    assert site.state("new") is RequestState.WAITING
+
+
+def test_what_was_about_to_begin_is_begun_again_by_the_same_name() -> None:
+    old = Site()
+    old.join("a")
+    old.submit("r")
+    old.answer()
+    site = anew(old)
+    site.join("a")
+    site.core.settled = True
+    assert site.happens(TimePassed()) == old.begun
+
+
+def test_a_host_that_does_not_come_back_after_a_restart_is_waited_for() -> None:
+    old = running()
+    site = anew(old)
+    site.core.settled = True
+    site.happens(TimePassed())
+    assert site.cause("r") is Cause.HOST_LOST
+    site.wait(601)
+    assert site.state("r") is RequestState.LOST
+
+
+def test_what_was_to_end_before_a_restart_is_to_end_after_it() -> None:
+    old = running()
+    old.end("r")
+    site = anew(old)
+    site.join("node0")
+    site.core.settled = True
+    site.happens(TimePassed())
+    assert EndPart(request="r", number=0, attempt=1, host="node0") in site.actions
+
+
+def test_machines_of_remembered_requests_are_not_counted_twice() -> None:
+    old = Site()
+    old.join("a", cpus=2)
+    old.submit("r")
+    old.answer()
+    old.run("r", machine="m1")
+    site = anew(old)
+    site.join("a", cpus=2, machines=(machine("m1"),))
+    site.core.settled = True
+    site.submit("r2", size=Size(1, GIB))
+    assert site.state("r2") is RequestState.CLAIMING
+
+
+def test_a_lost_request_is_settled_by_a_later_manager_too() -> None:
+    old = running()
+    old.lose("node0")
+    old.wait(601)
+    site = anew(old)
+    site.core.settled = True
+    site.join("node0")
+    over = PartMoved(
+        request="r", number=0, attempt=1, state=PartState.OVER, exit_code=0, began=True
+    )
+    site.happens(over)
+    assert site.state("r") is RequestState.DONE
