@@ -9,20 +9,7 @@ from typing import Any
 
 from bench.fit import Fit
 from bench.measure import ImpossibleError
-
-STYLE = {
-    "svg.hashsalt": "encamp",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-}
-COLOURS = ("#1f5fa8", "#d1722b", "#3b8f4f", "#7a4f9f")
+from encamp.sim.drawing import COLOURS, STYLE
 
 
 @dataclass

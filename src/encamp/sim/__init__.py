@@ -1,0 +1,1 @@
+"""A simulated site: clock, hosts, workload, faults; around the core that decides for real sites."""
