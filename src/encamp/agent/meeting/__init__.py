@@ -1,0 +1,1 @@
+"""The agent's meeting point: where clients meet what runs on the host."""

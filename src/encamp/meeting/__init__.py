@@ -1,0 +1,1 @@
+"""Clients and what runs for them on a host: input, output, files and signals, straight between."""
