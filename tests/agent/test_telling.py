@@ -13,6 +13,7 @@ from encamp.agent.conversation import Conversation
 from encamp.bus.bus import Message
 from encamp.bus.local import LocalHub
 from encamp.bus.messages import (
+    Claim,
     CommandNews,
     Execute,
     FromAgent,
@@ -58,6 +59,10 @@ class Played:
     async def execute(self, message: Execute) -> None: ...
 
     async def cancel(self, command_id: str) -> None: ...
+
+    async def claim(self, message: Claim) -> None: ...
+
+    def release(self, claim_id: str) -> None: ...
 
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         return {name: Reading("fresh") for name in properties or self.known}

@@ -5,12 +5,17 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from collections.abc import Iterable
 
 from encamp.model.job import User
 
 
 def caller() -> User:
-    uid, gid = os.geteuid(), os.getegid()
+    return as_user(os.geteuid(), os.getegid(), os.getgroups())
+
+
+def as_user(uid: int, gid: int, groups: Iterable[int]) -> User:
+    """Somebody as this host knows them."""
     try:
         entry = pwd.getpwuid(uid)
         name, home = entry.pw_name, entry.pw_dir
@@ -22,5 +27,5 @@ def caller() -> User:
         group = f"group{gid}"
     if not home.startswith("/") or home == "/":
         home = f"/home/{name}"
-    groups = tuple(sorted({*os.getgroups(), gid}))
-    return User(name=name, uid=uid, gid=gid, group=group, groups=groups, home=home)
+    every = tuple(sorted({*groups, gid}))
+    return User(name=name, uid=uid, gid=gid, group=group, groups=every, home=home)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 
+from encamp.agent.obeying import Obedience
 from encamp.agent.telling import Facts, Teller
 from encamp.bus.bus import Bus, Message
-from encamp.bus.messages import Cancel, Execute, Query, SayHello, decode_from_manager
+from encamp.bus.messages import (
+    Cancel,
+    Claim,
+    Execute,
+    Query,
+    Release,
+    SayHello,
+    decode_from_manager,
+)
 from encamp.model.errors import Code, EncampError
 from encamp.model.site import MANAGER
 
@@ -16,9 +25,12 @@ QUERIES = 64
 
 
 class Conversation:
-    def __init__(self, name: str, instance: str, facts: Facts) -> None:
+    def __init__(
+        self, name: str, instance: str, facts: Facts, obedience: Obedience | None = None
+    ) -> None:
         self._name = name
         self._facts = facts
+        self._obedience = obedience
         self._queries: set[asyncio.Task[None]] = set()
         self.teller = Teller(instance, facts)
 
@@ -37,16 +49,22 @@ class Conversation:
             raise EncampError(
                 Code.NOT_PERMITTED, f"{message.sender} is not the manager of host {self._name}."
             )
+        if self._obedience is not None:
+            self._obedience.check(message.rank)
         said = decode_from_manager(message.body)
         match said:
             case Execute():
                 await self._facts.execute(said)
             case Cancel():
                 await self._facts.cancel(said.id)
+            case Claim():
+                await self._facts.claim(said)
+            case Release():
+                self._facts.release(said.id)
             case Query():
                 self._query(said)
             case SayHello():
-                self.teller.hello(said.within)
+                self.teller.hello(said.within, said.manager)
         return None
 
     def _query(self, query: Query) -> None:

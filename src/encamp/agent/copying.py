@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -37,6 +37,12 @@ class Copied(msgspec.Struct):
     missing: list[str] = []
     problems: list[str] = []
 
+    def join(self, other: Copied) -> None:
+        self.files += other.files
+        self.size += other.size
+        self.missing += other.missing
+        self.problems += other.problems
+
     @property
     def summary(self) -> str:
         return f"{self.files} files, {format_bytes(self.size)}"
@@ -46,6 +52,46 @@ class Copied(msgspec.Struct):
         self.size += unpacked.size
         self.missing += unpacked.missing
         self.problems += [f"Not copied: {sentence}" for sentence in unpacked.errors]
+
+
+class Files(Protocol):
+    """Where the files come from that go into a machine, and where those go that come out. Each
+    copy is known by its number among those of the same direction."""
+
+    def pack(self, number: int, source: Path, name: str) -> AsyncIterator[bytes]:
+        """An archive of what is to go in, in which it has this name."""
+
+    async def unpack(self, number: int, copy: Copy, pieces: AsyncIterable[bytes]) -> Copied:
+        """Take an archive of what comes out. Whatever is not wanted of it is left."""
+
+
+class HostFiles:
+    """Files of this host."""
+
+    async def pack(self, number: int, source: Path, name: str) -> AsyncIterator[bytes]:
+        from encamp.guest.archive import pack
+
+        for piece in pack([(source, name)]):
+            yield piece
+
+    async def unpack(self, number: int, copy: Copy, pieces: AsyncIterable[bytes]) -> Copied:
+        from encamp.guest.archive import Unpacker
+
+        copied = Copied()
+        directory, rename = place_outside(copy)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            copied.problems.append(f"Not copied: {copy.source}: {directory}: {error.strerror}")
+            return copied
+        with Unpacker(directory, rename=rename) as unpacker:
+            async for piece in pieces:
+                unpacker.feed(piece)
+            copied.add(unpacker.finish())
+        return copied
+
+
+HOST_FILES = HostFiles()
 
 
 def check_inputs(copies: Sequence[Copy]) -> None:
@@ -76,17 +122,21 @@ def check_outputs(copies: Sequence[Copy]) -> None:
             )
 
 
-async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: User) -> Copied:
+async def copy_in(
+    channel: Channel,
+    copies: Sequence[Copy],
+    workdir: str,
+    user: User,
+    files: Files = HOST_FILES,
+) -> Copied:
     """Copy into the machine, as the user; a failure is an error: the job needs its input."""
     copied = Copied()
-    for copy in copies:
+    for number, copy in enumerate(copies):
         source = Path(copy.source)
         directory, name = await _place_inside(channel, copy, source, workdir, user)
         stream = builtin(channel, user, "unpack", directory)
         stream.stdout.discard()
-        from encamp.guest.archive import pack
-
-        for piece in pack([(source, name)]):
+        async for piece in files.pack(number, source, name):
             if stream.unread:
                 break
             copied.size += len(piece)
@@ -97,30 +147,32 @@ async def copy_in(channel: Channel, copies: Sequence[Copy], workdir: str, user: 
     return copied
 
 
-async def copy_out(channel: Channel, copies: Sequence[Copy], workdir: str, user: User) -> Copied:
+async def copy_out(
+    channel: Channel,
+    copies: Sequence[Copy],
+    workdir: str,
+    user: User,
+    files: Files = HOST_FILES,
+) -> Copied:
     """Copy out of the machine; what is missing or unreadable is told, the rest is copied."""
     copied = Copied()
-    for copy in copies:
-        directory, rename = place_outside(copy)
+    for number, copy in enumerate(copies):
         stream = builtin(channel, user, "pack", workdir, copy.source)
         await stream.end()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            stream.abandon()
-            copied.problems.append(f"Not copied: {copy.source}: {directory}: {error.strerror}")
-            continue
-        from encamp.guest.archive import Unpacker
+        done = False
 
-        with Unpacker(directory, rename=rename) as unpacker:
-            try:
-                async for piece in stream.stdout:
-                    unpacker.feed(piece)
-            except EncampError:
-                stream.abandon()
-                raise
+        async def whole(stream: Stream = stream, copy: Copy = copy) -> AsyncIterator[bytes]:
+            nonlocal done
+            async for piece in stream.stdout:
+                yield piece
             await success(stream, f"{copy.source} could not be copied out")
-            copied.add(unpacker.finish())
+            done = True
+
+        try:
+            copied.join(await files.unpack(number, copy, whole()))
+        finally:
+            if not done:
+                stream.abandon()
     return copied
 
 

@@ -13,20 +13,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from encamp import __version__
+from encamp.agent import owners
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.conversation import Conversation
+from encamp.agent.meeting.point import MeetingPoint
+from encamp.agent.obeying import Obedience
 from encamp.agent.properties.finding import Plugins
 from encamp.agent.properties.reader import Reader
 from encamp.agent.telling import Teller
 from encamp.agent.watching import MachineWatch
 from encamp.bus.bus import Bus, Handler
-from encamp.bus.messages import CommandNews, Execute, Hello
+from encamp.bus.messages import Claim, CommandNews, Execute, Hello
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import NAME
 from encamp.model.machine import Machine
 from encamp.model.property import PropertyDefinition, Reading
-from encamp.model.site import EVERYBODY, MANAGER
+from encamp.model.site import EVERYBODY, MANAGER, Site
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ class Agent:
         definitions: Sequence[PropertyDefinition],
         plugins: Plugins,
         trouble: str = "",
+        *,
+        site: Site | None = None,
     ) -> None:
         """`trouble`: what is wrong with the definitions of properties, if something is."""
         check_name(name)
@@ -61,16 +66,22 @@ class Agent:
         self._commands = Commands(home, news=self._commands_changed)
         self._offered = self._commands.definitions
         self._trouble = trouble
+        self._site = site or Site()
+        self._meetings: MeetingPoint | None = None
         self._teller: Teller | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.joined = asyncio.Event()
+        """A manager has come to know this host."""
 
     async def run(self) -> None:
         """Until cancelled, or until the bus will not have us."""
         self._loop = asyncio.get_running_loop()
         self._home_id = home_id(self._home.prepare())
-        async with self._commands:
+        point = MeetingPoint(self._home, self.name, self._home_id, self._site)
+        async with self._commands, point:
+            self._meetings = point
             self._offered = self._commands.definitions
-            conversation = Conversation(self.name, self._instance, self)
+            conversation = Conversation(self.name, self._instance, self, Obedience(self._home))
             bus = self._opening(self.name, (EVERYBODY, *self._groups), conversation.take)
             async with bus, asyncio.TaskGroup() as tasks:
                 # What is there at first is told with the hello.
@@ -82,6 +93,8 @@ class Agent:
                 for work in (self._reader.run(), self._watch.run(), conversation.run(bus)):
                     tasks.create_task(work)
                 tasks.create_task(self._until_ended(bus))
+                await conversation.teller.welcomed.wait()
+                self.joined.set()
 
     async def _until_ended(self, bus: Bus) -> None:
         raise await bus.ended()
@@ -109,6 +122,12 @@ class Agent:
     async def cancel(self, command_id: str) -> None:
         await self._commands.cancel(command_id)
 
+    async def claim(self, message: Claim) -> None:
+        await self._commands.claim(message)
+
+    def release(self, claim_id: str) -> None:
+        self._commands.release(claim_id)
+
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         known = {definition.name for definition in self._reader.definitions}
         wanted = known.intersection(properties) if properties else known
@@ -128,11 +147,15 @@ class Agent:
             machines=self._watch.machines,
             troubles=self._troubles(),
             under_way=self._commands.under_way(),
+            owners=owners.served(),
+            claims=self._commands.claims(),
+            meeting=None if self._meetings is None else self._meetings.meeting,
         )
 
     def _troubles(self) -> tuple[str, ...]:
         offers = self._commands.offers
-        return tuple(filter(None, (self._trouble, offers.trouble, *offers.broken)))
+        closed = "" if self._meetings is None else self._meetings.trouble
+        return tuple(filter(None, (self._trouble, closed, offers.trouble, *offers.broken)))
 
     def readings(self) -> dict[str, Reading]:
         return self._reader.current()

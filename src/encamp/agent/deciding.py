@@ -9,15 +9,13 @@ from typing import TypeVar
 import msgspec
 
 from encamp import programs
-from encamp.agent.phases import How
+from encamp.agent.phases import How, Phases
 from encamp.agent.plan import (
     Plan,
     check_answer,
-    check_name,
     check_shares,
     new_record,
     wanted_shares,
-    wanted_size,
     with_facts,
 )
 from encamp.describe.environments import check_use
@@ -35,6 +33,7 @@ from encamp.model.machine import Machine, Share
 from encamp.model.recipe import Kind, Recipe
 from encamp.model.size import Size
 from encamp.model.storage import Storage
+from encamp.model.wanted import check_name, wanted_size
 from encamp.progress import Progress
 
 T = TypeVar("T")
@@ -77,7 +76,7 @@ def check_request(
 
 
 async def find_image(
-    images: ImageStore, environment: Environment, how: How, progress: Progress
+    images: ImageStore, environment: Environment, phases: Phases, how: How, progress: Progress
 ) -> Image:
     """The environment's image, built or fetched if it is not here yet."""
     wanted = environment.image
@@ -86,11 +85,13 @@ async def find_image(
         if found is not None:
             return found
         how.word = "fetched"
+        phases.on_image()
         return await _in_thread(images.fetch, wanted, progress)
     found = images.find(wanted.name, wanted.digest())
     if found is not None:
         return found
     how.word = "built"
+    phases.on_image()
     return await _in_thread(images.ensure, wanted, progress)
 
 

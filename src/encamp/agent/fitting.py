@@ -3,6 +3,7 @@ it was is told: a host that cannot tell everything is better than one that is ne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -61,12 +62,19 @@ def fitted(hello: Hello) -> Hello:
 
 
 def fitting_machines(machines: Sequence[Machine], room: int = MACHINES) -> tuple[Machine, ...]:
-    """Those that live first, then those of which there is something new."""
+    """Those that live first, then those of which there is something new; one of each owner after
+    the other, so that those of one leave out nobody else's."""
     shortened = [_shortened(machine) for machine in machines]
     if _size(shortened) <= room:
         return tuple(shortened)
     shortened.sort(key=lambda machine: (machine.state in ALIVE, machine.changed), reverse=True)
-    return _first(shortened, room)
+    before: Counter[int] = Counter()
+    ranked = []
+    for machine in shortened:
+        ranked.append((machine.state not in ALIVE, before[machine.owner], machine))
+        before[machine.owner] += 1
+    ranked.sort(key=lambda one: one[:2])
+    return _first([machine for *_, machine in ranked], room)
 
 
 def portions(readings: dict[str, Reading], first: int = ROOM) -> list[dict[str, Reading]]:

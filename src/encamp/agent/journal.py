@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -93,23 +93,7 @@ class Journal:
 
     def find(self, reference: str) -> Machine:
         """The machine of this name, id, or beginning of an id."""
-        machines = self.all()
-        matches = [machine for machine in machines if machine.name == reference]
-        if not matches and reference:
-            matches = [machine for machine in machines if machine.id.startswith(reference)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise EncampError(
-                Code.UNKNOWN_MACHINE,
-                f"'{reference}' fits {len(matches)} machines.",
-                "Write more of the id; 'encamp ps' lists them.",
-            )
-        raise EncampError(
-            Code.UNKNOWN_MACHINE,
-            f"You have no machine '{reference}'.",
-            "'encamp ps' lists your machines.",
-        )
+        return choose(self.all(), reference)
 
     async def withdraw(self, machine: Machine) -> EncampError | None:
         """Leave nothing of a machine that has not come about. If somebody has ended it meanwhile,
@@ -170,6 +154,26 @@ class Journal:
             yield
         finally:
             os.close(fd)
+
+
+def choose(machines: Sequence[Machine], reference: str) -> Machine:
+    """The one of this name, id, or beginning of an id."""
+    matches = [machine for machine in machines if machine.name == reference]
+    if not matches and reference:
+        matches = [machine for machine in machines if machine.id.startswith(reference)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise EncampError(
+            Code.UNKNOWN_MACHINE,
+            f"'{reference}' fits {len(matches)} machines.",
+            "Write more of the id; 'encamp ps' lists them.",
+        )
+    raise EncampError(
+        Code.UNKNOWN_MACHINE,
+        f"You have no machine '{reference}'.",
+        "'encamp ps' lists your machines.",
+    )
 
 
 def ended_meanwhile(machine: Machine) -> EncampError:

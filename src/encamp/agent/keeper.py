@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 
@@ -18,7 +19,7 @@ from encamp.agent.recovery import recover
 from encamp.agent.session import mount_shares, session
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel
-from encamp.home import Home
+from encamp.home import SYSTEM_HOME, Home
 from encamp.machines import volumes
 from encamp.machines.account import process_user
 from encamp.machines.hardware import Hardware, Kept, share_slots_for
@@ -26,6 +27,7 @@ from encamp.machines.process import Process, shut_out
 from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake
 from encamp.machines.room import check_room
 from encamp.machines.storage import KEPT, backend_of
+from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
@@ -38,29 +40,38 @@ with its own idea of how long that takes."""
 
 
 class Keeper:
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, shared: Path | None = SYSTEM_HOME) -> None:
+        """`shared`: the home whose images serve this one, too."""
         self.home = home
         self.journal = Journal(home)
-        self.maker = Maker(home)
+        self.maker = Maker(home, shared)
 
     @classmethod
-    def open(cls, home: Home) -> Keeper:
+    def open(cls, home: Home, shared: Path | None = SYSTEM_HOME) -> Keeper:
         """The keeper of a home, after clearing what killed processes left there."""
         recover(home.prepare())
-        return cls(home)
+        return cls(home, shared)
 
-    async def start(self, request: MachineRequest, progress: Progress) -> Machine:
-        """A machine that lives until somebody ends it."""
-        phases = Phases()
+    async def start(
+        self,
+        request: MachineRequest,
+        progress: Progress,
+        phases: Phases | None = None,
+        environment: Environment | None = None,
+        *,
+        idle: bool = False,
+    ) -> Machine:
+        """A machine that lives until somebody ends it; `idle`: or a job of its owner's takes it."""
+        phases = phases or Phases()
         live = await self.maker.make(
             request,
-            find_environment(request.environment),
+            environment or find_environment(request.environment),
             tied=False,
             outlives=True,
             phases=phases,
             progress=progress,
         )
-        live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
+        live.record(msgspec.structs.replace(live.machine, phases=phases.done(), idle=idle))
         await live.let_go()
         return live.machine
 

@@ -18,7 +18,7 @@ from encamp.agent.phases import Phases
 from encamp.agent.plan import Plan
 from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.guest.channel import Channel
-from encamp.home import Home
+from encamp.home import SYSTEM_HOME, Home
 from encamp.images.store import ImageStore
 from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_template
 from encamp.machines.hardware import Kept
@@ -46,11 +46,13 @@ class WouldNotWakeError(Exception):
 
 
 class Maker:
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, shared: Path | None = SYSTEM_HOME) -> None:
+        """`shared`: the home whose images serve this one, too."""
         self.home = home
+        self._shared = shared
         self.journal = Journal(home)
-        self.images = ImageStore(home)
-        self.templates = TemplateStore(home)
+        self.images = ImageStore(home, shared)
+        self.templates = TemplateStore(home, shared)
 
     async def make(
         self,
@@ -75,7 +77,7 @@ class Maker:
         early = None if late else first
         with ExitStack() as held:
             with phases.time(Phase.CHECK, "checked") as how:
-                image = await find_image(self.images, environment, how, progress)
+                image = await find_image(self.images, environment, phases, how, progress)
                 # Nobody removes it to make room before the machine that needs it is written down.
                 held.enter_context(self.images.using(image))
                 self.images.check(image)
@@ -84,6 +86,7 @@ class Maker:
                     self.home, self.images, wish, image, progress, tied=tied, command=command
                 )
                 environment = plan.environment
+                phases.on_machine(machine)
                 if environment.templates and not request.boot and image.disk is None:
                     live = await self._clone(plan, machine, not outlives, progress, early)
                 else:
@@ -194,6 +197,7 @@ class Maker:
                         hardware=plan.hardware,
                         user=plan.user,
                         progress=progress,
+                        shared=self._shared,
                     )
         return template
 
@@ -261,7 +265,7 @@ class Maker:
 
                 return write_seed(plan, machine, directory)
             arguments = plan.environment.kernel_arguments
-            return boot_origin(plan.image, plan.hardware, arguments, directory.path)
+            return boot_origin(self.home, plan.image, plan.hardware, arguments, directory.path)
         assert machine.template is not None
         made = self.templates.directory(machine.template)
         # What the guest printed when it booted is part of what this machine's guest printed.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from encamp.model.machine import Phase, PhaseTime
+from encamp.model.machine import Machine, Phase, PhaseTime
+
+Told = Callable[[Machine], None]
 
 
 class How:
@@ -20,6 +22,10 @@ class Phases:
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.times: list[PhaseTime] = []
+        self.on_image: Callable[[], None] = lambda: None
+        """Called when the image is not here, and is about to be copied or built."""
+        self.on_machine: Told = lambda machine: None
+        """Called with a machine that is about to be made."""
 
     @contextmanager
     def time(self, phase: Phase, how: str) -> Iterator[How]:

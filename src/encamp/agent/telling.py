@@ -17,6 +17,7 @@ import msgspec
 from encamp.agent.fitting import ROOM, fitted, fitting_machines, portions
 from encamp.bus.bus import Bus
 from encamp.bus.messages import (
+    Claim,
     CommandNews,
     Execute,
     Hello,
@@ -49,6 +50,10 @@ CLOCK_TOLERANCE = 1.0
 """Seconds that two clocks may differ."""
 
 
+class _AnotherManagerError(EncampError):
+    """The one that was being told something has a successor."""
+
+
 class Facts(Protocol):
     """What an agent can tell of its host, and what it can be told to do there."""
 
@@ -73,6 +78,11 @@ class Facts(Protocol):
 
     async def cancel(self, command_id: str) -> None: ...
 
+    async def claim(self, message: Claim) -> None:
+        """Promise to make a machine; an error, if there is no room for it."""
+
+    def release(self, claim_id: str) -> None: ...
+
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         """Read properties, or all of them, now."""
 
@@ -91,7 +101,12 @@ class Teller:
         self._ahead: float | None = None
         """Seconds that our clock is ahead of the manager's, if it is."""
         self._wake = asyncio.Event()
+        self._called = asyncio.Event()
+        self._manager = ""
+        """Which run of it we speak with, as far as we know."""
+        self._request_under_way: asyncio.Task[bytes] | None = None
         self.welcome: Welcome | None = None
+        self.welcomed = asyncio.Event()
 
     # ── there is something to tell ───────────────────────────────────────────────────────────────
 
@@ -114,11 +129,18 @@ class Teller:
         ]
         self._wake.set()
 
-    def hello(self, within: float = 0.0) -> None:
-        """Introduce ourselves again, at some moment within so many seconds."""
+    def hello(self, within: float = 0.0, manager: str = "") -> None:
+        """Introduce ourselves again, at some moment within so many seconds. `manager`: to whom, if
+        that is known. If it is another, nothing is waited for any more that the former one was
+        being told."""
         self._known = False
         self._spread = within
         self._wake.set()
+        if manager and manager != self._manager:
+            self._manager = manager
+            self._called.set()
+            if self._request_under_way is not None:
+                self._request_under_way.cancel()
 
     # ── telling it ───────────────────────────────────────────────────────────────────────────────
 
@@ -132,16 +154,30 @@ class Teller:
                     await self._introduce()
                 await self._tell_all()
                 pause = FIRST_PAUSE
+            except _AnotherManagerError:
+                continue
             except EncampError as error:
                 # Whoever is there after that may be another manager.
                 self.hello()
                 level = logging.INFO if error.transient else logging.WARNING
                 log.log(level, "The manager cannot be told: %s", error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE)
+                if await self._pause(pause * random.uniform(0.5, 1.0)):
+                    pause = FIRST_PAUSE
+                else:
+                    pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             if self._known:
                 await self._wake.wait()
+
+    async def _pause(self, seconds: float) -> bool:
+        """Before the next try. True: there is no need to, a manager that is new has come."""
+        self._called.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._called.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _introduce(self) -> None:
         if self._spread:
@@ -162,6 +198,8 @@ class Teller:
         if self.welcome is None or self.welcome.manager != answer.manager:
             log.info("The manager knows this host.")
         self.welcome = answer
+        self.welcomed.set()
+        self._manager = answer.manager
         for part in rest:
             await self._tell(Report(instance=self._instance, readings=part))
 
@@ -226,4 +264,16 @@ class Teller:
             log.warning("The manager refuses a report: %s", error)
 
     async def _request(self, message: msgspec.Struct) -> bytes:
-        return await self._bus.request(MANAGER, encode(message), timeout=PATIENCE)
+        request = self._bus.request(MANAGER, encode(message), timeout=PATIENCE)
+        under_way = self._request_under_way = asyncio.create_task(request)
+        manager = self._manager
+        try:
+            return await under_way
+        except asyncio.CancelledError:
+            us = asyncio.current_task()
+            if manager == self._manager or (us is not None and us.cancelling()):
+                raise
+            raise _AnotherManagerError(Code.UNREACHABLE, "Another manager is there.") from None
+        finally:
+            under_way.cancel()
+            self._request_under_way = None

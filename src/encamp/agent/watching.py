@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from encamp.agent import owned
+from encamp.agent.commands.starting import clear_idle, recover_owner
 from encamp.agent.journal import Journal
 from encamp.agent.recovery import recover
 from encamp.home import Home
+from encamp.model.errors import EncampError
 from encamp.model.machine import Machine
 
 LOOK = 1.0
 """Seconds between two looks at the journal."""
 AGREE = 5
 """Every so many looks the journal is put in agreement with the processes that there are."""
+IDLE_FOR = 3600.0
+"""Seconds for which a machine is kept that no job has taken again."""
+AGAIN = 60.0
+"""Seconds after which what could not be put right in another owner's home is tried again."""
+PATIENCE = 2.0
+"""Seconds that a look waits for what is put right there; then it goes on, and so does that."""
 
 
 class MachineWatch:
@@ -23,6 +35,10 @@ class MachineWatch:
         self._journal = Journal(home)
         self._changed = changed
         self._stamp: object = None
+        self._tried: dict[int, tuple[frozenset[str], float]] = {}
+        """Where what was put right in others' homes, and when."""
+        self._at_work: dict[int, threading.Thread] = {}
+        """Those who just do so."""
         self.machines: tuple[Machine, ...] = ()
 
     async def run(self) -> None:
@@ -37,14 +53,51 @@ class MachineWatch:
         """See what has changed; `agree`: look for processes that have ended, too."""
         if agree:
             recover(self._home)
-        stamp = self._stamps()
+            self._recover_owners()
+            self._clear_idle()
+        stamp = self._stamps(), owned.stamps(self._home)
         if stamp == self._stamp:
             return
-        machines = tuple(self._journal.all())
+        own = self._journal.all()
+        ids = {machine.id for machine in own}
+        others = owned.believed(owned.records(self._home))
+        machines = (*own, *(machine for _, machine in others if machine.id not in ids))
         self._stamp = stamp
         if machines != self.machines:
             self.machines = machines
             self._changed()
+
+    def _recover_owners(self) -> None:
+        """Only an owner works in that owner's home, by a process that is begun if there is
+        something to do."""
+        now = time.monotonic()
+        self._at_work = {uid: one for uid, one in self._at_work.items() if one.is_alive()}
+        begun = []
+        for uid, names in owned.disagreeing(self._home).items():
+            tried, at = self._tried.get(uid, (frozenset(), 0.0))
+            if uid not in self._at_work and (names != tried or now - at > AGAIN):
+                self._tried[uid] = names, now
+                thread = threading.Thread(target=self._recover_owner, args=(uid,), daemon=True)
+                thread.start()
+                self._at_work[uid] = thread
+                begun.append(thread)
+        for thread in begun:
+            thread.join(max(0.0, now + PATIENCE - time.monotonic()))
+
+    def _recover_owner(self, uid: int) -> None:
+        """An owner can hold that up, and nothing but that."""
+        with suppress(EncampError, OSError, KeyboardInterrupt):
+            recover_owner(self._home, uid)
+
+    def _clear_idle(self) -> None:
+        since = time.time() - IDLE_FOR
+        if any(machine.idle and machine.changed < since for machine in self.machines):
+            old = [
+                (uid, machine)
+                for uid, machine in owned.everybodys(self._home)
+                if machine.idle and machine.changed < since
+            ]
+            clear_idle(self._home, old)
 
     def _stamps(self) -> list[tuple[str, int, int]]:
         """Differs whenever a record does: each is replaced whole, by a new file."""

@@ -66,15 +66,11 @@ def opened(home: Home) -> set[str]:
 
 
 def elsewhere(home: Home) -> dict[str, list[str]]:
-    """Digests of images of the system's home that other accounts' homes rely on, as far as they
-    can be found and read: for machines that sleep, and as what their own images are layers over;
-    with those homes."""
+    """Digests of images of this home that other accounts' homes rely on, as far as they can be
+    found and read: for machines that sleep, and as what their own images are layers over; with
+    those homes."""
     found: dict[str, list[str]] = {}
-    if home.root.resolve() != SYSTEM_HOME.resolve():
-        return found
-    for other in account_homes():
-        if other.root.resolve() == home.root.resolve():
-            continue
+    for other in _relying(home):
         for path in other.machines.glob("*/machine.json"):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 user = USERS.decode(_read_foreign(path))
@@ -86,6 +82,18 @@ def elsewhere(home: Home) -> dict[str, list[str]]:
                 if parent is not None:
                     found.setdefault(parent, []).append(f"an image in {other.images}")
     return found
+
+
+def _relying(home: Home) -> Iterator[Home]:
+    """Homes that images of this one serve, too: of those for whom its agent makes machines, and
+    those of all accounts if it is the system's."""
+    with contextlib.suppress(OSError):
+        for path in sorted(home.owners.iterdir()):
+            yield Home(path)
+    if home.root.resolve() == SYSTEM_HOME.resolve():
+        for other in account_homes():
+            if other.root.resolve() != home.root.resolve():
+                yield other
 
 
 def account_homes() -> Iterator[Home]:

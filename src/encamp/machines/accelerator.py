@@ -100,7 +100,7 @@ async def _boots(home: Home, image: Image, user: tuple[int, int] | None) -> str 
     with workplace(home, "kvm-trial") as place:
         directory = MachineDirectory(place.directory / "machine")
         directory.make(user, 0)
-        origin = boot_origin(image, hardware, (), place.directory)
+        origin = boot_origin(home, image, hardware, (), place.directory)
         engine = launch(Blueprint("trial", directory, hardware, image, user), origin)
         try:
             async with asyncio.timeout(PATIENCE):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from encamp.guest.channel import Channel, Exec, Hello
 from encamp.guest.initramfs import guest_initramfs
-from encamp.home import Home
+from encamp.home import SYSTEM_HOME, Home
 from encamp.machines import sockets, volumes
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import Hardware, drive_names
@@ -55,7 +55,9 @@ echo
 files that a new identity or user changes are in the writable layer."""
 
 
-def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], directory: Path) -> Boot:
+def boot_origin(
+    home: Home, image: Image, hardware: Hardware, extra: tuple[str, ...], directory: Path
+) -> Boot:
     """What a machine boots from; kernel and first programs are made ready in `directory`."""
     if not GUEST_PROGRAM.exists():
         raise EncampError(
@@ -66,7 +68,7 @@ def boot_origin(image: Image, hardware: Hardware, extra: tuple[str, ...], direct
     initramfs = directory / "initramfs"
     initramfs.write_bytes(image.modules.read_bytes() + guest_initramfs(GUEST_PROGRAM))
     initramfs.chmod(0o444)
-    kernel = unpack_kernel(image.kernel, directory / "kernel")
+    kernel = unpack_kernel(image.kernel, directory / "kernel", home)
     roots, disk = drive_names(hardware)
     arguments = [f"encamp.root={','.join(roots)}"]
     if disk is not None:
@@ -85,9 +87,10 @@ async def make_template(
     hardware: Hardware,
     user: tuple[int, int] | None,
     progress: Progress,
+    shared: Path | None = SYSTEM_HOME,
 ) -> Template:
     began = time.monotonic()
-    store = TemplateStore(home)
+    store = TemplateStore(home, shared)
     with (
         workplace(home, f"template-{environment.name}") as place,
         # One that becomes a template is in neither of them any more.
@@ -107,7 +110,7 @@ async def make_template(
             os.chown(memory, *user)
         storage = backend(MADE_ON[hardware.kept], home)
         storage.make(directory, hardware.size.disk, user)
-        origin = boot_origin(image, hardware, environment.kernel_arguments, place.directory)
+        origin = boot_origin(home, image, hardware, environment.kernel_arguments, place.directory)
         origin.memory = memory
         progress.update(f"booting '{environment.name}' once, to clone it from then on")
         blueprint = Blueprint("template", directory, hardware, image, user, tied=True)

@@ -47,9 +47,10 @@ KERNEL_ARGUMENTS = (
     "init_on_alloc=0",
     "nowatchdog",
     "psi=0",
+    "cryptomgr.notests",
 )
 """What guards tenants from each other is left out: a machine has one, and the host's kernel guards
-the host. What is measured for nobody is left out too."""
+the host. What is measured or tested for nobody is left out too."""
 
 LAST_MOMENTS = 1.0
 """Seconds between a process's last word and its end."""

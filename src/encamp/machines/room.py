@@ -172,17 +172,27 @@ def check_room(hardware: Hardware, disk_directory: Path | None) -> None:
 
     `disk_directory` is where a file with its disk is to be, if it has one."""
     size = hardware.size
-    processors = os.cpu_count() or 1
-    if size.cpus > processors:
-        raise EncampError(
-            Code.NO_ROOM,
-            f"The machine wants {size.cpus} processors and this host has {processors}.",
-            "Ask for fewer with --cpus.",
-        )
+    check_processors(size.cpus)
     machines = standing()
     promised = sum(machine.growth for machine in machines)
+    check_memory(size.memory + overhead(hardware), promised, len(machines))
+    if size.disk and disk_directory is not None:
+        check_disk(size.disk, 0, disk_directory)
+
+
+def check_processors(wanted: int) -> None:
+    processors = os.cpu_count() or 1
+    if wanted > processors:
+        raise EncampError(
+            Code.NO_ROOM,
+            f"The machine wants {wanted} processors and this host has {processors}.",
+            "Ask for fewer with --cpus.",
+        )
+
+
+def check_memory(needed: int, promised: int, machines: int) -> None:
+    """Is so much memory left, with so much promised to so many machines?"""
     available = available_memory() - RESERVE
-    needed = size.memory + overhead(hardware)
     missing = int((promised + needed) / overcommit() - available)
     if missing > 0:
         raise EncampError(
@@ -190,17 +200,20 @@ def check_room(hardware: Hardware, disk_directory: Path | None) -> None:
             f"Not enough memory: the machine needs {format_bytes(needed // MIB * MIB)},"
             f" {format_bytes(missing // MIB * MIB + MIB)} more than is free"
             f" ({format_bytes(max(0, available) // MIB * MIB)} available,"
-            f" {format_bytes(promised // MIB * MIB)} of it promised to {len(machines)} machines).",
+            f" {format_bytes(promised // MIB * MIB)} of it promised to {machines} machines).",
             "Ask for less with --memory, end a machine (see 'encamp ps'), or try again later.",
             transient=True,
         )
-    if size.disk and disk_directory is not None:
-        free = shutil.disk_usage(disk_directory).free
-        if size.disk > free:
-            raise EncampError(
-                Code.NO_ROOM,
-                f"Not enough disk: the machine wants {format_bytes(size.disk)} and"
-                f" {disk_directory} has {format_bytes(free // MIB * MIB)} free.",
-                "Ask for less with --disk.",
-                transient=True,
-            )
+
+
+def check_disk(needed: int, promised: int, directory: Path) -> None:
+    free = shutil.disk_usage(directory).free
+    if needed + promised > free:
+        others = f", {format_bytes(promised // MIB * MIB)} of it promised" if promised else ""
+        raise EncampError(
+            Code.NO_ROOM,
+            f"Not enough disk: the machine wants {format_bytes(needed)} and"
+            f" {directory} has {format_bytes(free // MIB * MIB)} free{others}.",
+            "Ask for less with --disk.",
+            transient=True,
+        )

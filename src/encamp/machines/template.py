@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from encamp import programs
-from encamp.home import Home
+from encamp.home import SYSTEM_HOME, Home
 from encamp.images.records import links
 from encamp.images.store import ImageStore
 from encamp.machines import volumes
@@ -60,8 +60,10 @@ RECORD = "template.json"
 
 
 class TemplateStore:
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, shared: Path | None = SYSTEM_HOME) -> None:
+        """`shared`: the home whose images serve this one, too."""
         self.home = home
+        self._shared = shared
 
     def directory(self, key: str) -> Path:
         return self.home.templates / key
@@ -125,7 +127,7 @@ class TemplateStore:
     def _remove_outdated(self, newest: Template) -> None:
         """What nobody will clone from any more, now that there is a newest one. So goes anything
         that no longer reads as a template."""
-        images = ImageStore(self.home)
+        images = ImageStore(self.home, self._shared)
         for key in self.keys():
             other = self._read(key)
             if key != newest.key and (other is None or _outdated(other, newest, images)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -67,6 +68,21 @@ def host(
         time.sleep(0.02)
         reap()
     assert processes(home) == []
+
+
+@pytest.fixture
+def machine_home(
+    site_home: Home,
+    encamp_environment: dict[str, str],
+    nothing_left: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Home]:
+    """The suite's home of machines, with an agent of this test."""
+    for name, value in encamp_environment.items():
+        monkeypatch.setenv(name, value)
+    yield site_home
+    for name in ("commands", "claims"):
+        shutil.rmtree(site_home.root / name, ignore_errors=True)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ class Heard:
         self.output = bytearray()
         self.pieces = 0
         self.last: CommandNews | None = None
+        self.phase = ""
+        self.machine = ""
 
     def take(self, news: CommandNews) -> None:
         assert self.state not in OVER or news.state in (self.state, CommandState.RUNNING)
@@ -35,6 +37,7 @@ class Heard:
             assert news.offset == len(self.output), "a piece out of order"
             self.output += news.piece
             self.pieces += 1
+        self.phase, self.machine = news.phase or self.phase, news.machine or self.machine
         if news.state in OVER:
             self.state, self.last = news.state, news
         elif self.state not in OVER:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from encamp.agent import watching
 from encamp.agent.commands import carry, records
 from encamp.agent.commands.manual import shipped, updated
 from encamp.agent.commands.plugin import GROUP
@@ -17,6 +18,7 @@ from encamp.agent.commands.supervising import MOST_UNDER_WAY
 from encamp.describe.command_files import read_command_settings
 from encamp.describe.sources import Level
 from encamp.home import Home
+from encamp.meeting import kept
 from encamp.model.command import LARGEST_OUTPUT, CommandState
 from encamp.model.program import AT_ONCE, CommandSettings
 from encamp.model.property import LARGEST_VALUE
@@ -38,7 +40,8 @@ def read(text: str, name: str) -> CommandSettings:
 def test_table_of_commands_is_up_to_date() -> None:
     assert updated(DOCUMENT) == DOCUMENT, "run 'make docs'"
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert [command.name for command in shipped()] == sorted(declared[GROUP])
+    internal = {"machine.exec", "request.run"}
+    assert [command.name for command in shipped()] == sorted(declared[GROUP].keys() - internal)
 
 
 def test_every_state_is_explained() -> None:
@@ -89,3 +92,15 @@ async def test_plugin_of_the_document_works_when_it_is_installed(
         refused = await asker.run(commands, "scratch.clear", directory="../..", days=0.5)
         assert refused.reason == f"../.. is not below {scratch}. Name one that is."
     assert [path.name for path in (scratch / "alice").iterdir()] == ["new"]
+
+
+def test_what_hosts_keep_is_told_as_it_is() -> None:
+    told = (ROOT / "docs" / "hosts.md").read_text()
+    assert records.KEPT_FOR == 7 * 86400
+    assert "for 7 days at most" in told
+    assert records.LARGEST_KEPT == 0.25
+    assert "quarter of the file system" in told.replace("\n", " ")
+    assert kept.LARGEST_KEPT == 1 << 30
+    assert "Of each stream 1 GiB is kept" in told
+    assert watching.IDLE_FOR == 3600
+    assert "for an hour" in told

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +19,8 @@ pytestmark = pytest.mark.site
 
 
 @pytest.fixture
-def home(
-    site_home: Home,
-    encamp_environment: dict[str, str],
-    nothing_left: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Home]:
-    """The suite's home, with an agent of this test."""
-    for name, value in encamp_environment.items():
-        monkeypatch.setenv(name, value)
-    yield site_home
-    shutil.rmtree(site_home.root / "commands", ignore_errors=True)
+def home(machine_home: Home) -> Home:
+    return machine_home
 
 
 async def test_a_machine_is_moved_through_all_its_states(home: Home, asker: Asker) -> None:

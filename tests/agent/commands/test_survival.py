@@ -210,6 +210,8 @@ async def test_a_full_disk_refuses_commands_and_tells_of_those_under_way(
         assert done.state is CommandState.DONE
         assert "the disk of this host is full" in done.reason
         assert 0 < len(done.output) < 1 << 20
+        while (home.root / "commands" / "under-way" / id).exists():
+            await asyncio.sleep(0.02)
         with (small_disk / "filler").open("wb", buffering=0) as filler:
             try:
                 while filler.write(b"x" * 4096):

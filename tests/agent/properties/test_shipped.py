@@ -95,6 +95,11 @@ async def test_processors_are_those_that_nproc_counts(home: Home) -> None:
     assert await shipped(home, "cpus") == int(said("nproc"))
 
 
+async def test_the_speed_of_processors_is_their_fastest(home: Home) -> None:
+    others = psutil.cpu_freq()
+    assert near(await shipped(home, "cpu_speed"), others.max or others.current, 500)
+
+
 @pytest.fixture
 def busy_processor() -> Iterator[None]:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:

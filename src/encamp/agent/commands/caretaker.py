@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from encamp.agent.commands.directory import Result, held
 from encamp.agent.commands.family import end_marked
+from encamp.agent.commands.prepared import Prepared
 from encamp.agent.commands.records import Records
 from encamp.agent.commands.starting import recover_machines, start_carrier
 from encamp.agent.commands.tracked import Tracked
@@ -49,13 +50,17 @@ class Caretaker:
         self._to_recover.set()
         self._children: set[int] = set()
         """Processes we have started, and have not yet seen the end of."""
+        self._forked: set[int] = set()
+        """The same of those that the prepared process has made."""
+        self.prepared = Prepared(home, self._fork_ended)
         self._free = 0
         self._forgotten = 0.0
 
     def find_left(self) -> None:
         """Go on with what former agents left."""
-        for directory in self._records.under_way():
-            self.tracked[directory.id] = Tracked(directory, is_new=False)
+        for directory, request in self._records.under_way():
+            tracked = Tracked(directory, is_new=False, internal=request.internal)
+            self.tracked[directory.id] = tracked
 
     def look(self) -> None:
         """There is something new."""
@@ -78,17 +83,15 @@ class Caretaker:
             self._wake.clear()
             self._reap()
             busy = sum(
-                not (tracked.is_over() or tracked.is_waiting()) for tracked in self.tracked.values()
+                not (tracked.is_over() or tracked.is_waiting() or tracked.internal)
+                for tracked in self.tracked.values()
             )
             self._free = self.at_once - busy
             for tracked in list(self.tracked.values()):
-                if self._free <= 0 and tracked.is_waiting() and not tracked.to_stop:
+                turn = tracked.internal or self._free > 0
+                if not turn and tracked.is_waiting() and not tracked.to_stop:
                     continue  # There may be thousands, and nothing to see.
-                try:
-                    await self._look_after(tracked)
-                except Exception:
-                    # Whatever is wrong with one must not keep the others from being looked after.
-                    LOG.exception("Command %s cannot be looked after.", tracked.directory.id)
+                await self.look_after(tracked)
             self._forget()
             unfinished = any(not tracked.is_over() for tracked in self.tracked.values())
             with suppress(TimeoutError):
@@ -106,10 +109,21 @@ class Caretaker:
             except (EncampError, OSError) as error:
                 LOG.warning("%s", error)
 
-    async def _look_after(self, tracked: Tracked) -> None:
-        if tracked.is_over():
+    async def look_after(self, tracked: Tracked) -> None:
+        """Do what there is to do about one command, unless that is being done."""
+        if tracked.is_over() or tracked.attended:
             return
-        ended = tracked.child is not None and tracked.child not in self._children
+        tracked.attended = True
+        try:
+            await self._look_after(tracked)
+        except Exception:
+            # Whatever is wrong with one must not keep the others from being looked after.
+            LOG.exception("Command %s cannot be looked after.", tracked.directory.id)
+        finally:
+            tracked.attended = False
+
+    async def _look_after(self, tracked: Tracked) -> None:
+        ended = tracked.child is not None and tracked.child not in self._children | self._forked
         if ended:
             tracked.child = None
         changed = tracked.refresh()
@@ -122,11 +136,10 @@ class Caretaker:
             if ended or tracked.to_stop or given_up or not tracked.is_waiting():
                 await asyncio.to_thread(self._judge, tracked)
                 changed |= tracked.refresh()
-            if tracked.is_waiting() and self._free > 0 and not given_up:
-                self._free -= 1
+            turn = tracked.internal or self._free > 0
+            if tracked.is_waiting() and turn and not given_up:
                 tracked.attempts += 1
-                tracked.child = start_carrier(tracked.directory, self._home)
-                self._children.add(tracked.child)
+                await self._start(tracked)
         if tracked.is_over():
             # Somebody else's turn has come.
             self._wake.set()
@@ -134,6 +147,21 @@ class Caretaker:
                 self._to_recover.set()
         if changed:
             self._news()
+
+    async def _start(self, tracked: Tracked) -> None:
+        if tracked.internal:
+            tracked.child = await self.prepared.start(tracked.directory)
+            if tracked.child is not None:
+                self._forked.add(tracked.child)
+                return
+        else:
+            self._free -= 1
+        tracked.child = start_carrier(tracked.directory, self._home)
+        self._children.add(tracked.child)
+
+    def _fork_ended(self, pid: int) -> None:
+        self._forked.discard(pid)
+        self._wake.set()
 
     def _judge(self, tracked: Tracked) -> None:
         """No process of ours carries the command out. Somebody else's may; if none does, say what
@@ -144,7 +172,7 @@ class Caretaker:
                 return
             started = directory.started()
             if started:
-                end_marked(directory.id, self._home.machines)
+                end_marked(directory.id, self._home)
                 state = CommandState.LOST
                 reason = "Its process was killed, or the host was restarted under it."
             elif tracked.to_stop:
@@ -169,6 +197,7 @@ class Caretaker:
         if time.monotonic() - self._forgotten < FORGET_EVERY:
             return
         self._forgotten = time.monotonic()
+        self.prepared.end_if_idle()
         for tracked in list(self.tracked.values()):
             if tracked.settled:
                 self.settle(tracked)

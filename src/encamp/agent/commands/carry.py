@@ -144,9 +144,9 @@ class Carrier:
                 with suppress(ProcessLookupError):
                     os.killpg(self.worker, signal.SIGTERM)
             elif now >= kill_at:
-                end_descendants(self.home.machines, self._reap)
+                end_descendants(self.home, self._reap)
         if self.stopping is not None:
-            end_descendants(self.home.machines, self._reap)
+            end_descendants(self.home, self._reap)
         self._drain()
 
     def _read(self, fd: int) -> bool:

@@ -4,6 +4,9 @@
     begun     the same file, renamed by the process that carries the command out, before it does
               anything: whoever finds it never begins again
     output    what the command has printed so far
+    progress  how far it is with a machine, if it makes one
+    meet      where clients speak with it, if it has any
+    kept      a directory with what it leaves for its owner, if it does
     cancel    somebody wants it to stop
     result    how it ended; written whole or not at all
     reserve   room on the disk for the result, claimed at the beginning
@@ -26,12 +29,14 @@ from pathlib import Path
 
 import msgspec
 
+from encamp.agent.commands.stage import Stage, read_stage
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.program import ListedProgram
 from encamp.model.property import Value, ValueKind
+from encamp.workplace import remove_tree
 
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """It names a directory."""
 
 RESERVED = 8 << 10
@@ -54,6 +59,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`module:function` of the plug-in; none for a listed program."""
     program: ListedProgram | None = None
     returns: ValueKind | None = None
+    internal: bool = False
+    """It waits for no turn."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +70,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: float = 0.0
     value: Value = None
     exit_code: int | None = None
+    stage: Stage = Stage()
+    """How far it had come with a machine."""
 
 
 REQUESTS = msgspec.msgpack.Decoder(Request)
@@ -75,6 +84,8 @@ class CommandDirectory:
         self.request = path / "request"
         self.begun = path / "begun"
         self.output = path / "output"
+        self.progress = path / "progress"
+        self.kept = path / "kept"
         self.cancel = path / "cancel"
         self.result = path / "result"
         self.reserve = path / "reserve"
@@ -148,6 +159,7 @@ class CommandDirectory:
 
     def end(self, result: Result) -> None:
         """Write the result; the room for it was claimed before. Only for the lock's holder."""
+        result = msgspec.structs.replace(result, stage=read_stage(self.progress))
         if len(result.reason) > LONGEST_REASON:
             shortened = f"{result.reason[:LONGEST_REASON]}..."
             result = msgspec.structs.replace(result, reason=shortened)
@@ -188,7 +200,10 @@ class CommandDirectory:
         """Remove all there is of it; the directory last, so that what is left can be removed."""
         try:
             for entry in list(os.scandir(self.path)):
-                Path(entry.path).unlink()
+                if entry.is_dir(follow_symlinks=False):
+                    remove_tree(Path(entry.path))
+                else:
+                    Path(entry.path).unlink()
             self.path.rmdir()
         except FileNotFoundError:
             pass

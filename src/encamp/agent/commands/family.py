@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from encamp.home import Home
+
 MARK = "ENCAMP_COMMAND"
 """The variable by which a command's processes are known even when their parents are gone."""
 
@@ -43,10 +45,10 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def end_descendants(machines: Path, reap: Callable[[], None]) -> None:
+def end_descendants(home: Home, reap: Callable[[], None]) -> None:
     """Kill every descendant of this process but machines, and see them gone."""
     patience = time.monotonic() + PATIENCE
-    while (left := [pid for pid in _descendants() if not _is_machine(pid, machines)]) and (
+    while (left := [pid for pid in _descendants() if not _is_machine(pid, home)]) and (
         time.monotonic() < patience
     ):
         for pid in left:
@@ -55,11 +57,11 @@ def end_descendants(machines: Path, reap: Callable[[], None]) -> None:
         time.sleep(0.005)
 
 
-def end_marked(id: str, machines: Path) -> None:
+def end_marked(id: str, home: Home) -> None:
     """The same for a command whose own process is gone: what it left is known by its mark."""
     mark = f"{MARK}={id}".encode()
     patience = time.monotonic() + PATIENCE
-    while (left := [pid for pid in _marked(mark) if not _is_machine(pid, machines)]) and (
+    while (left := [pid for pid in _marked(mark) if not _is_machine(pid, home)]) and (
         time.monotonic() < patience
     ):
         for pid in left:
@@ -102,9 +104,12 @@ def _marked(mark: bytes) -> list[int]:
     return found
 
 
-def _is_machine(pid: int, machines: Path) -> bool:
-    """A machine's process works in the machine's directory."""
+def _is_machine(pid: int, home: Home) -> bool:
+    """A machine's process works in the machine's directory, in its owner's home."""
     try:
-        return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(machines)
+        where = Path(f"/proc/{pid}/cwd").readlink()
     except OSError:
         return False
+    if where.is_relative_to(home.owners):
+        return where.relative_to(home.owners).parts[1:2] == (home.machines.name,)
+    return where.is_relative_to(home.machines)

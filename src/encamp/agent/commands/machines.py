@@ -1,7 +1,9 @@
 """Commands about machines: every move the keeper of this host can make with one.
 
-The machines belong to the user the agent runs as. No directories of the host can be shared with
-them: whoever may start machines here could read everything that user can.
+Machines that are started here belong to the user the agent runs as. No directories of the host can
+be shared with them: whoever may start machines here could read everything that user can. Machines
+of requests belong to whoever asked for them; what is done with such a one is done by a process of
+its owner's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from encamp.model.machine import Machine
 
 Reference = Annotated[str, "its name, id, or the beginning of its id"]
+Owner = Annotated[str, "whose it is, if the id is whole; empty: whoever has it"]
 Environment = Annotated[str, "the environment"]
 Name = Annotated[str | None, "the machine's name"]
 Cpus = Annotated[int | None, "number of processors"]
@@ -39,12 +42,13 @@ async def start(
     disk: Disk = None,
     network: Network = None,
     image: Image = None,
+    ready: Annotated[bool, "make it idle, for the next job that may reuse one"] = False,
 ) -> dict[str, Value]:
     """Start a machine that stays until it is ended. Returns the machine."""
     from encamp.agent.commands.lines import Lines
 
     request = _request(environment, name, cpus, memory, disk, network, image)
-    return _described(await _keeper(context).start(request, Lines(context)))
+    return _described(await _keeper(context).start(request, Lines(context), idle=ready))
 
 
 @command(timeout=86400)
@@ -93,39 +97,39 @@ async def run(
 
 
 @command(timeout=120)
-async def stop(context: Context, *, machine: Reference) -> dict[str, Value]:
+async def stop(context: Context, *, machine: Reference, owner: Owner = "") -> dict[str, Value]:
     """Let a machine shut itself down; its record stays."""
-    return await _moved(context, machine, lambda keeper, found: keeper.stop(found))
+    return await _moved(context, machine, owner, lambda keeper, found: keeper.stop(found))
 
 
 @command(timeout=60)
-async def kill(context: Context, *, machine: Reference) -> dict[str, Value]:
+async def kill(context: Context, *, machine: Reference, owner: Owner = "") -> dict[str, Value]:
     """End a machine at once; its record stays."""
-    return await _moved(context, machine, lambda keeper, found: keeper.kill(found))
+    return await _moved(context, machine, owner, lambda keeper, found: keeper.kill(found))
 
 
 @command(timeout=60)
-async def pause(context: Context, *, machine: Reference) -> dict[str, Value]:
+async def pause(context: Context, *, machine: Reference, owner: Owner = "") -> dict[str, Value]:
     """Let a machine stand still. It keeps its memory and uses no processor."""
-    return await _moved(context, machine, lambda keeper, found: keeper.pause(found))
+    return await _moved(context, machine, owner, lambda keeper, found: keeper.pause(found))
 
 
 @command(timeout=60)
-async def resume(context: Context, *, machine: Reference) -> dict[str, Value]:
+async def resume(context: Context, *, machine: Reference, owner: Owner = "") -> dict[str, Value]:
     """Let a paused machine go on."""
-    return await _moved(context, machine, lambda keeper, found: keeper.resume(found))
+    return await _moved(context, machine, owner, lambda keeper, found: keeper.resume(found))
 
 
 @command(timeout=600)
-async def suspend(context: Context, *, machine: Reference) -> dict[str, Value]:
+async def suspend(context: Context, *, machine: Reference, owner: Owner = "") -> dict[str, Value]:
     """Put a machine into a file; it uses neither memory nor processor until it is restored."""
-    return await _moved(context, machine, lambda keeper, found: keeper.suspend(found))
+    return await _moved(context, machine, owner, lambda keeper, found: keeper.suspend(found))
 
 
 @command(timeout=600)
-async def restore(context: Context, *, machine: Reference) -> dict[str, Value]:
+async def restore(context: Context, *, machine: Reference, owner: Owner = "") -> dict[str, Value]:
     """Wake a suspended machine up, just as it was."""
-    return await _moved(context, machine, lambda keeper, found: keeper.restore(found))
+    return await _moved(context, machine, owner, lambda keeper, found: keeper.restore(found))
 
 
 @command(timeout=120)
@@ -134,10 +138,11 @@ async def remove(
     *,
     machine: Reference,
     force: Annotated[bool, "also if it is running: kill it first"] = False,
+    owner: Owner = "",
 ) -> None:
     """Remove a machine that has ended or is suspended."""
-    keeper = _keeper(context)
-    await keeper.remove(keeper.journal.find(machine), force=force)
+    keeper, found = _found(context, machine, owner)
+    await keeper.remove(found, force=force)
 
 
 @command(timeout=3600)
@@ -148,8 +153,8 @@ async def save(
     from encamp.agent.commands.lines import Lines
     from encamp.agent.saving import save as save_machine
 
-    keeper = _keeper(context)
-    saved = await save_machine(keeper, keeper.journal.find(machine), image, Lines(context))
+    keeper, found = _found(context, machine)
+    saved = await save_machine(keeper, found, image, Lines(context))
     return {"name": image, "digest": saved.digest}
 
 
@@ -175,11 +180,27 @@ def _keeper(context: Context) -> Keeper:
     return Keeper.open(context.home)
 
 
+def _found(context: Context, reference: str, owner: str = "") -> tuple[Keeper, Machine]:
+    """A machine of the agent's, of this owner or whoever has it, and its keeper."""
+    from encamp.agent.commands.ground import keeper_for
+    from encamp.agent.owned import identified, locate
+    from encamp.agent.owners import account
+
+    if owner:
+        uid, machine = identified(context.home, reference, account(owner).pw_uid)
+    else:
+        uid, machine = locate(context.home, reference)
+    return keeper_for(context.home, uid), machine
+
+
 async def _moved(
-    context: Context, reference: str, move: Callable[[Keeper, Machine], Awaitable[Machine]]
+    context: Context,
+    reference: str,
+    owner: str,
+    move: Callable[[Keeper, Machine], Awaitable[Machine]],
 ) -> dict[str, Value]:
-    keeper = _keeper(context)
-    return _described(await move(keeper, keeper.journal.find(reference)))
+    keeper, found = _found(context, reference, owner)
+    return _described(await move(keeper, found))
 
 
 def _described(machine: Machine) -> dict[str, Value]:

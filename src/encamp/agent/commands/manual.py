@@ -17,7 +17,8 @@ PLACE = re.compile(r"(<!-- commands -->\n).*?(<!-- end of commands -->)", re.DOT
 
 def shipped() -> list[CommandDefinition]:
     found, _ = plugins(ours_only=True)
-    return [offer.definition for _, offer in sorted(found.items())]
+    definitions = [offer.definition for _, offer in sorted(found.items())]
+    return [definition for definition in definitions if not definition.internal]
 
 
 def table() -> str:

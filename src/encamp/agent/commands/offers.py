@@ -29,6 +29,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plugin: str = ""
     """`module:function`, or"""
     program: ListedProgram | None = None
+    claimed: bool = False
+    """It uses up a claim of the same id."""
 
     def check(self, arguments: dict[str, Value]) -> dict[str, Value]:
         if self.program is not None:
@@ -100,7 +102,7 @@ def plugins(*, ours_only: bool = False) -> tuple[dict[str, Offer], tuple[str, ..
     """All plug-ins that are installed, and what is wrong with those that cannot be used."""
     from importlib.metadata import entry_points
 
-    from encamp.agent.commands.plugin import GROUP, definition_of, unusable
+    from encamp.agent.commands.plugin import GROUP, definition_of, settings_of, unusable
 
     found: dict[str, Offer] = {}
     broken: list[str] = []
@@ -115,7 +117,12 @@ def plugins(*, ours_only: bool = False) -> tuple[dict[str, Offer], tuple[str, ..
                 why = f"{entry.value} cannot be imported: {type(error).__name__}: {error}."
                 raise unusable(entry.name, why) from error
             definition = definition_of(entry.name, function)
-            found[entry.name] = Offer(definition=definition, plugin=entry.value)
+            settings = settings_of(function)
+            if (settings.internal or settings.claimed) and not _is_ours(entry.value):
+                raise unusable(entry.name, "only Encamp's own can be internal.")
+            found[entry.name] = Offer(
+                definition=definition, plugin=entry.value, claimed=settings.claimed
+            )
         except EncampError as error:
             broken.append(error.sentence)
     return found, tuple(broken)

@@ -50,6 +50,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 class Settings(msgspec.Struct, frozen=True):
     timeout: float = TIMEOUT
+    internal: bool = False
+    """For managers' own ends. It waits for no turn."""
+    claimed: bool = False
+    """It uses up a claim of the same id, and is not begun without."""
 
 
 class Context:
@@ -74,14 +78,22 @@ class Context:
         self.exit_code = exit_code
 
 
-def command(*, timeout: float = TIMEOUT) -> Callable[[Function], Function]:
-    """Attributes of a plug-in: the seconds it may take, unless whoever issues it says otherwise."""
+def command(
+    *, timeout: float = TIMEOUT, internal: bool = False, claimed: bool = False
+) -> Callable[[Function], Function]:
+    """Attributes of a plug-in: the seconds it may take, unless whoever issues it says otherwise;
+    the others are for Encamp's own."""
 
     def mark(function: Function) -> Function:
-        setattr(function, SETTINGS, Settings(timeout))
+        setattr(function, SETTINGS, Settings(timeout, internal, claimed))
         return function
 
     return mark
+
+
+def settings_of(function: Callable[..., Any]) -> Settings:
+    settings: Settings = getattr(function, SETTINGS, Settings())
+    return settings
 
 
 def definition_of(name: str, function: Callable[..., Any]) -> CommandDefinition:
@@ -90,7 +102,7 @@ def definition_of(name: str, function: Callable[..., Any]) -> CommandDefinition:
         raise unusable(name, "its name must be words of small letters with dots between them.")
     if not callable(function):
         raise unusable(name, f"it is no function but {type(function).__name__}.")
-    settings = getattr(function, SETTINGS, Settings())
+    settings = settings_of(function)
     hints = typing.get_type_hints(function, include_extras=True)
     given = list(inspect.signature(function).parameters.values())
     if not given or given[0].kind is inspect.Parameter.KEYWORD_ONLY:
@@ -101,6 +113,7 @@ def definition_of(name: str, function: Callable[..., Any]) -> CommandDefinition:
         returns=_kind(hints.get("return")),
         timeout=settings.timeout,
         help=inspect.cleandoc(function.__doc__ or ""),
+        internal=settings.internal,
     )
 
 

@@ -7,8 +7,11 @@ once more how it ended. So is one that was cancelled before it ever came.
 
 from __future__ import annotations
 
+import heapq
 import os
+import shutil
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +23,7 @@ from encamp.agent.commands.directory import (
     RESERVED,
     RESULTS,
     CommandDirectory,
+    Request,
     Result,
     held,
     not_written,
@@ -35,6 +39,13 @@ REMEMBERED = 86400.0
 
 MOST_REMEMBERED = 100_000
 
+KEPT_FOR = 7 * 86400.0
+"""Seconds for which what a command has left for its owner is kept, if nobody fetches it."""
+
+MOST_KEPT = 10_000
+LARGEST_KEPT = 0.25
+"""Of the file system: more than that is not kept. Of whoever has most, the oldest goes first."""
+
 
 class Records:
     def __init__(self, home: Home) -> None:
@@ -42,12 +53,13 @@ class Records:
         self._root = home.root / "commands"
         self._under_way = self._root / "under-way"
         self._over = self._root / "over"
+        self._kept = self._root / "kept"
         self._signs = self._root / "news"
 
     def prepare(self) -> None:
         self._home.prepare()
         try:
-            for directory in (self._root, self._under_way, self._over):
+            for directory in (self._root, self._under_way, self._over, self._kept):
                 directory.mkdir(mode=0o700, exist_ok=True)
             if not self._signs.exists():
                 os.mkfifo(self._signs, 0o600)
@@ -82,22 +94,38 @@ class Records:
     def directory(self, id: str) -> CommandDirectory:
         return CommandDirectory(self._under_way / id)
 
-    def under_way(self) -> list[CommandDirectory]:
+    def find(self, id: str) -> CommandDirectory | None:
+        """A command that is under way, or has left something for its owner."""
+        if ID.fullmatch(id) is None:
+            return None
+        places = (self._under_way, self._kept, self._under_way)
+        # It may be moved while we look.
+        there = (place / id for place in places if (place / id).is_dir())
+        path = next(there, None)
+        return None if path is None else CommandDirectory(path)
+
+    def fetched(self, id: str) -> None:
+        """The owner has what a command has left."""
+        if ID.fullmatch(id) is not None:
+            with suppress(OSError):
+                CommandDirectory(self._kept / id).remove()
+
+    def under_way(self) -> list[tuple[CommandDirectory, Request]]:
         """What former agents have left, in the order it was taken in. A request that was not
         written down whole was never answered, and will come again."""
-        found: list[tuple[float, CommandDirectory]] = []
+        found: list[tuple[CommandDirectory, Request]] = []
         for name in os.listdir(self._under_way):
             directory = self.directory(name)
             request = directory.read_request() if ID.fullmatch(name) else None
             if request is not None and not self.is_over(name):
-                found.append((request.received, directory))
+                found.append((directory, request))
             else:
-                with suppress(OSError):
-                    directory.remove()
-        return [directory for _, directory in sorted(found, key=lambda entry: entry[0])]
+                self._put_away(directory)
+        return sorted(found, key=lambda entry: entry[1].received)
 
     def is_over(self, id: str) -> bool:
-        return (self._over / id).exists()
+        # Anybody may ask, and other paths are nobody's business.
+        return ID.fullmatch(id) is not None and (self._over / id).exists()
 
     def settle(self, directory: CommandDirectory) -> bool:
         """Of a command that the manager knows all about, its end is enough. False: not now."""
@@ -110,10 +138,18 @@ class Records:
         except OSError:
             if not over.exists():
                 return False
-        with suppress(OSError):
-            # What is left of it is removed when the next agent looks.
-            directory.remove()
+        self._put_away(directory)
         return True
+
+    def _put_away(self, directory: CommandDirectory) -> None:
+        """A command is over; what it has left for its owner stays. What cannot be done now is done
+        when the next agent looks."""
+        with suppress(OSError):
+            if directory.kept.is_dir():
+                os.utime(directory.path)
+                directory.path.rename(self._kept / directory.id)
+            else:
+                directory.remove()
 
     def end_of(self, id: str) -> Result:
         """How a command ended that is over."""
@@ -124,7 +160,7 @@ class Records:
 
     def end_unknown(self, id: str, result: Result) -> None:
         """Remember the end of a command that has not come yet, and will not be begun."""
-        unfinished = self._over / f"{id}.new"
+        unfinished = self._over / f".{id}"
         try:
             write(unfinished, msgspec.msgpack.encode(result))
             unfinished.rename(self._over / id)
@@ -134,15 +170,71 @@ class Records:
             raise not_written(error, f"that command {id} is to stop") from error
 
     def forget(self, now: float) -> None:
-        """Ids of long ago, and the oldest if there are too many."""
-        ended = []
-        for entry in os.scandir(self._over):
-            with suppress(FileNotFoundError):
-                ended.append((entry.stat().st_mtime, entry.path))
-        ended.sort(reverse=True)
-        for number, (when, path) in enumerate(ended):
-            if number >= MOST_REMEMBERED or now - when > REMEMBERED:
-                Path(path).unlink(missing_ok=True)
+        """Ids of long ago, and the oldest if there are too many; and what nobody has fetched."""
+        for path in _too_old(self._over, now - REMEMBERED, MOST_REMEMBERED):
+            path.unlink(missing_ok=True)
+        for path in _too_old(self._kept, now - KEPT_FOR, sys.maxsize):
+            with suppress(OSError):
+                CommandDirectory(path).remove()
+        room = int(shutil.disk_usage(self._kept).total * LARGEST_KEPT)
+        for path in _too_much(self._kept, room, MOST_KEPT):
+            with suppress(OSError):
+                CommandDirectory(path).remove()
+
+
+def _too_old(directory: Path, since: float, most: int) -> list[Path]:
+    """What is older than that, or more than so many."""
+    found = _by_age(directory)
+    return [path for place, (when, path) in enumerate(found) if place >= most or when < since]
+
+
+def _by_age(directory: Path) -> list[tuple[float, Path]]:
+    """The newest first."""
+    found = []
+    for entry in os.scandir(directory):
+        with suppress(FileNotFoundError):
+            found.append((entry.stat().st_mtime, Path(entry.path)))
+    return sorted(found, reverse=True)
+
+
+def _too_much(directory: Path, room: int, most: int) -> list[Path]:
+    """What there is no room for: so that nobody's makes others' go, of whoever has most."""
+    owned: dict[int, list[tuple[Path, int]]] = {}
+    for _, path in _by_age(directory):
+        with suppress(OSError):
+            uid = CommandDirectory(path).kept.lstat().st_uid
+            size = sum(_blocks(inner) for inner in (path, *path.rglob("*")))
+            owned.setdefault(uid, []).append((path, size))
+    surplus = [
+        *_surplus({uid: [size for _, size in all_] for uid, all_ in owned.items()}, room),
+        *_surplus({uid: [1] * len(all_) for uid, all_ in owned.items()}, most),
+    ]
+    return [path for uid, first in surplus for path, _ in owned[uid][first:]]
+
+
+def _surplus(sizes: dict[int, list[int]], room: int) -> list[tuple[int, int]]:
+    """For each owner, from which one on there is no room; taken from who has most, one by one."""
+    totals = {uid: sum(all_) for uid, all_ in sizes.items()}
+    kept = {uid: len(all_) for uid, all_ in sizes.items()}
+    total = sum(totals.values())
+    largest = [(-size, uid) for uid, size in totals.items()]
+    heapq.heapify(largest)
+    while total > room and largest:
+        _, uid = heapq.heappop(largest)
+        kept[uid] -= 1
+        size = sizes[uid][kept[uid]]
+        total -= size
+        totals[uid] -= size
+        if kept[uid]:
+            heapq.heappush(largest, (-totals[uid], uid))
+    return [(uid, first) for uid, first in kept.items() if first < len(sizes[uid])]
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def _leave_value_out(directory: CommandDirectory) -> None:

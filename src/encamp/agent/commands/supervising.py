@@ -16,13 +16,14 @@ from types import TracebackType
 
 import msgspec
 
+from encamp.agent.claims import Claims, Use
 from encamp.agent.commands.caretaker import Caretaker
 from encamp.agent.commands.directory import ID, Request, Result
 from encamp.agent.commands.offers import Offer, Offers
 from encamp.agent.commands.records import Records
 from encamp.agent.commands.starting import read_offers
 from encamp.agent.commands.tracked import Tracked
-from encamp.bus.messages import CommandNews, Execute
+from encamp.bus.messages import Claim, CommandNews, Execute
 from encamp.describe import places
 from encamp.home import Home
 from encamp.model.command import CommandDefinition, CommandState
@@ -58,6 +59,7 @@ class Commands:
         self._records = Records(home)
         self._caretaker = Caretaker(home, self._records, news)
         self._tracked = self._caretaker.tracked
+        self._claims = Claims(home, self._use, self._machine)
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._over: dict[str, Result] = {}
         """How those ended that the manager asks for though they are over: to be told again."""
@@ -65,6 +67,8 @@ class Commands:
         self._tasks: list[asyncio.Task[None]] = []
         self._stamp: object = None
         self._reading = asyncio.Lock()
+        self._claiming = asyncio.Lock()
+        self._looking: set[asyncio.Task[None]] = set()
         self._next = 0
         """Which command the next message begins with."""
 
@@ -75,6 +79,8 @@ class Commands:
             sign = held_now.enter_context(self._records.signs())
             await self.reload()
             self._caretaker.find_left()
+            self._claims.load()
+            held_now.callback(self._caretaker.prepared.close)
             loop = asyncio.get_running_loop()
             loop.add_reader(sign, self._caretaker.signalled, sign)
             held_now.callback(loop.remove_reader, sign)
@@ -96,6 +102,8 @@ class Commands:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *taking, return_exceptions=True)
+        # Whoever was taken last is still being begun.
+        await asyncio.gather(*self._looking, return_exceptions=True)
         self._held.close()
 
     # ── what the manager asks for ────────────────────────────────────────────────────────────────
@@ -112,6 +120,8 @@ class Commands:
             if self._is_known(message.id):
                 return
             offer = self.offers.find(message.name)
+            if offer.claimed:
+                self._claims.check(message.id)
             request = self._request(message, offer)
             taking = asyncio.create_task(self._take(request))
             self._taking[message.id] = taking
@@ -134,6 +144,21 @@ class Commands:
             await asyncio.to_thread(tracked.directory.ask_to_stop)
             tracked.to_stop = True
             self._caretaker.look()
+
+    async def claim(self, message: Claim) -> None:
+        """Keep room for a machine, which a command of the same id will make."""
+        self._caretaker.prepared.prepare()
+        async with self._claiming:
+            await asyncio.to_thread(self._claims.promise, message)
+
+    def release(self, id: str) -> None:
+        """A claim is not needed any more."""
+        _check_id(id)
+        self._claims.release(id)
+
+    def claims(self) -> tuple[str, ...]:
+        """What was promised, and is not used yet."""
+        return self._claims.ids()
 
     def tell(self) -> tuple[CommandNews, ...]:
         """What to tell the manager next. Nothing of it is told for good before it is `taken`."""
@@ -171,6 +196,11 @@ class Commands:
         unsettled = (id for id, tracked in self._tracked.items() if not tracked.settled)
         return (*unsettled, *self._over)
 
+    def process_of(self, id: str) -> int | None:
+        """The process that carries a command out, if it was started here."""
+        tracked = self._tracked.get(id)
+        return None if tracked is None else tracked.child
+
     def start_again(self) -> None:
         """There is another manager, or it has forgotten us: tell it what it may not know."""
         for tracked in self._tracked.values():
@@ -204,6 +234,17 @@ class Commands:
         self._over[id] = self._records.end_of(id)
         self._news()
         return True
+
+    def _machine(self, id: str) -> str:
+        tracked = self._tracked.get(id)
+        return "" if tracked is None else tracked.stage.machine
+
+    def _use(self, id: str) -> Use:
+        """How far the command of a claim is."""
+        tracked = self._tracked.get(id)
+        if id in self._taking or (tracked is not None and not tracked.is_over()):
+            return Use.UNDER_WAY
+        return Use.OVER if tracked is not None or self._records.is_over(id) else Use.NONE
 
     async def _end_unknown(self, id: str) -> None:
         """What may come yet has come too late."""
@@ -243,13 +284,19 @@ class Commands:
             plugin=offer.plugin,
             program=offer.program,
             returns=offer.definition.returns,
+            internal=offer.definition.internal,
         )
 
     async def _take(self, request: Request) -> None:
         directory = self._records.directory(request.id)
         try:
             await asyncio.to_thread(directory.journal, request)
-            self._tracked[request.id] = Tracked(directory, is_new=True)
+            tracked = Tracked(directory, is_new=True, internal=request.internal)
+            self._tracked[request.id] = tracked
+            if request.internal:
+                looking = asyncio.create_task(self._caretaker.look_after(tracked))
+                self._looking.add(looking)
+                looking.add_done_callback(self._looking.discard)
             self._caretaker.look()
             self._news()
         finally:
@@ -271,6 +318,8 @@ def _last_news(id: str, result: Result) -> CommandNews:
         ended=result.ended,
         value=result.value,
         exit_code=result.exit_code,
+        phase=result.stage.phase,
+        machine=result.stage.machine,
     )
 
 

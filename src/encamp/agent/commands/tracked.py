@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from encamp.agent.commands.directory import CommandDirectory, Result
+from encamp.agent.commands.stage import Stage, read_stage
 from encamp.bus.messages import CommandNews
 from encamp.model.command import OVER, CommandState
 
@@ -11,8 +12,12 @@ LARGE_VALUE = 128 << 10
 
 
 class Tracked:
-    def __init__(self, directory: CommandDirectory, *, is_new: bool) -> None:
+    def __init__(
+        self, directory: CommandDirectory, *, is_new: bool, internal: bool = False
+    ) -> None:
         self.directory = directory
+        self.internal = internal
+        """It waits for no turn, and may tell how far it is."""
         self.child: int | None = None
         """The process that carries it out, if it is a child of ours."""
         self.attempts = 0
@@ -21,13 +26,16 @@ class Tracked:
         """Somebody wants it to stop."""
         self.started = 0.0
         self.printed = 0
+        self.stage = Stage()
         self.result: Result | None = None
         self.settled = False
         """The manager knows how it ended."""
         self._has: int | None = 0 if is_new else None
         """Bytes of output that the manager has; None if only it knows."""
-        self._told: float | None = None
-        """With which start it was last told to be running."""
+        self._told: tuple[float, str, str] | None = None
+        """With which start and stage it was last told to be running."""
+        self.attended = False
+        """Somebody is just doing what there is to do about it."""
         self.refresh()
 
     @property
@@ -48,14 +56,16 @@ class Tracked:
 
     def refresh(self) -> bool:
         """Look at the disk; has anything changed?"""
-        before = self.started, self.printed, self.result
+        before = self.started, self.printed, self.result, self.stage
         if self.result is None:
             # First, so that all output of one that is over is there already.
             self.result = self.directory.read_result()
         if not self.begun:
             self.started = self.directory.started()
         self.printed = self.directory.printed()
-        return before != (self.started, self.printed, self.result)
+        if self.internal and self.begun:
+            self.stage = read_stage(self.directory.progress)
+        return before != (self.started, self.printed, self.result, self.stage)
 
     def news(self, most: int) -> CommandNews | None:
         """What to tell the manager next, with so many bytes of output at most; perhaps nothing."""
@@ -74,7 +84,7 @@ class Tracked:
             last = self._last(self.result, has, piece)
             if last is not None:
                 return last
-        elif not piece and self._told == self.started:
+        elif not piece and self._told == (self.started, self.stage.phase, self.stage.machine):
             return None
         return CommandNews(
             id=self.directory.id,
@@ -83,6 +93,8 @@ class Tracked:
             started=self.started,
             offset=has,
             piece=piece,
+            phase=self.stage.phase,
+            machine=self.stage.machine,
         )
 
     def _last(self, result: Result, offset: int, piece: bytes) -> CommandNews | None:
@@ -98,12 +110,14 @@ class Tracked:
             exit_code=result.exit_code,
             offset=offset,
             piece=piece,
+            phase=result.stage.phase,
+            machine=result.stage.machine,
         )
 
     def taken(self, told: CommandNews, has: int) -> None:
         """The manager has written this down, and has so many bytes of the output."""
         self._has = max(0, min(has, self.printed))
-        self._told = told.started
+        self._told = told.started, told.phase, told.machine
         self.settled = told.state in OVER and self._has >= self.printed
 
     def tell_again(self) -> None:

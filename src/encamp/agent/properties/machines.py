@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
+from encamp.agent.owners import owners
 from encamp.agent.properties.plugin import Asked, NoValueError
 from encamp.model.machine import State
 from encamp.model.property import Value, ValueKind
@@ -54,4 +55,9 @@ def _states(asked: Asked) -> list[State]:
             with suppress(OSError, msgspec.MsgspecError):
                 record = MachineDirectory(asked.home.machines / name).record
                 found.append(RECORDS.decode(record.read_bytes()).state)
+    if owners(asked.home):
+        from encamp.agent import owned
+
+        machines = owned.believed(owned.records(asked.home))
+        found += [machine.state for _, machine in machines]
     return found

@@ -1,0 +1,287 @@
+"""One machine of a request: made, used and told about, with its client or without one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from encamp.agent.caller import caller
+from encamp.agent.commands.ground import Ground
+from encamp.agent.commands.stage import IMAGE, RUNNING, START
+from encamp.agent.copying import Copied
+from encamp.agent.keeper import Keeper
+from encamp.agent.phases import Phases
+from encamp.agent.reuse import may_reuse, run_again, take_idle
+from encamp.agent.run import Control, Window, run_in, run_job
+from encamp.door.questions import Exec
+from encamp.meeting.host import Conversation
+from encamp.model.environment import Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.job import Copy, Job, MachineRequest, Outcome
+from encamp.model.machine import Machine
+from encamp.model.request import PartResult, Request
+from encamp.progress import Progress, Silent
+
+FAREWELL = 2.0
+"""Seconds to tell a client that its job was ended by somebody."""
+
+REQUEST = frozenset(
+    {
+        Code.USAGE,
+        Code.INPUT_MISSING,
+        Code.UNKNOWN_MACHINE,
+        Code.COPY_FAILED,
+        Code.WRONG_STATE,
+        Code.TIMEOUT,
+    }
+)
+"""What is wrong with the request itself, wherever it is tried."""
+
+
+class MetFiles:
+    """Files of a client, packed and unpacked at its end."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+
+    def pack(self, number: int, source: Path, name: str) -> AsyncIterator[bytes]:
+        return self._conversation.bring(number, name)
+
+    async def unpack(self, number: int, copy: Copy, pieces: AsyncIterable[bytes]) -> Copied:
+        copied = Copied(files=1)
+        out = self._conversation.send(number)
+        try:
+            async for piece in pieces:
+                copied.size += len(piece)
+                await out.write(piece)
+        except EncampError as error:
+            out.finish(error)
+            if error.code is not Code.DISK_FULL:
+                raise
+            copied.problems.append(f"Not copied: {copy.source}: {error.sentence}")
+        else:
+            out.finish()
+        return copied
+
+
+class Part:
+    """What is known of it as it goes."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.machine = ""
+        self.began = False
+        self.gone = False
+        """Its client did not come, or went away."""
+        self.problems: list[str] = []
+        """What could not be kept of what it has printed."""
+        self.phases = Phases()
+        self.phases.on_image = self._image
+        self.phases.on_machine = self._made
+
+    def _image(self) -> None:
+        self.ground.telling.tell(IMAGE)
+
+    def _made(self, machine: Machine) -> None:
+        self.machine = machine.id
+        self.ground.telling.tell(START, machine.id)
+
+    def begin(self) -> None:
+        """Its command is about to begin: who looks after a crash must know."""
+        self.began = True
+        self.ground.telling.tell(RUNNING, self.machine)
+
+    async def image(self, progress: Progress) -> None:
+        """Wait for what is being got for all owners."""
+        if self.ground.fetching is not None:
+            self._image()
+            await self.ground.fetching.done(progress)
+
+    def trouble(self, error: EncampError) -> None:
+        if error.sentence not in self.problems:
+            self.problems.append(error.sentence)
+
+    def ended(self, outcome: Outcome) -> PartResult:
+        return PartResult(
+            machine=outcome.machine,
+            exit_code=outcome.exit_code,
+            reason=outcome.reason,
+            began=True,
+            phases=outcome.phases,
+            missing=outcome.missing,
+            problems=outcome.problems,
+            saved=outcome.saved,
+        )
+
+    def failed(self, error: EncampError) -> PartResult:
+        final = self.gone or (error.code in REQUEST and not error.transient)
+        return PartResult(
+            machine=self.machine,
+            began=self.began,
+            failure=error.sentence,
+            hint=error.hint,
+            environment=not (self.began or final or error.code is Code.NO_ROOM),
+            final=final,
+            transient=error.transient,
+            phases=self.phases.done(),
+        )
+
+
+async def refused(part: Part, error: EncampError) -> PartResult:
+    return part.failed(error)
+
+
+async def run_part(
+    part: Part,
+    keeper: Keeper,
+    environment: Environment,
+    request: Request,
+    machine: MachineRequest,
+    ticket: str,
+) -> PartResult:
+    # The owner as this host knows him, whose process this is by now.
+    machine = msgspec.structs.replace(machine, owner=caller())
+    if request.job is None:
+        ready = request.reuse and environment.reuse
+        return await _stand(part, keeper, environment, machine, ready=ready)
+    conversation = Conversation(ticket, part.ground.kept)
+    job = msgspec.structs.replace(request.job, machine=machine)
+    expected = not request.detached or bool(job.inputs)
+    reuse = request.reuse and may_reuse(job, environment)
+    work = _run(part, keeper, environment, job, conversation, expected=expected, reuse=reuse)
+    return await _converse(part, conversation, work)
+
+
+async def run_in_machine(
+    part: Part, keeper: Keeper, machine: Machine, wanted: Exec, ticket: str
+) -> PartResult:
+    """Run something in a machine that is there already."""
+    part.machine = machine.id
+    conversation = Conversation(ticket)
+
+    async def work() -> Outcome:
+        await conversation.arrived()
+        return await run_in(
+            keeper,
+            machine,
+            wanted.command,
+            caller(),
+            conversation,
+            _control(part, conversation),
+            wanted.timeout,
+            conversation.window,
+            inputs=wanted.inputs,
+            outputs=wanted.outputs,
+            files=MetFiles(conversation),
+        )
+
+    return await _converse(part, conversation, work())
+
+
+async def _stand(
+    part: Part, keeper: Keeper, environment: Environment, machine: MachineRequest, *, ready: bool
+) -> PartResult:
+    """A machine that is wanted for itself; `ready`: or for the next job of its owner's, and then it
+    is nobody's until that comes."""
+    try:
+        await part.image(Silent())
+        made = await keeper.start(machine, Silent(), part.phases, environment, idle=ready)
+    except EncampError as error:
+        return part.failed(error)
+    part.begin()
+    return PartResult(machine=made.id, began=True, standing=not ready, phases=made.phases)
+
+
+async def _run(
+    part: Part,
+    keeper: Keeper,
+    environment: Environment,
+    job: Job,
+    conversation: Conversation,
+    *,
+    expected: bool,
+    reuse: bool,
+) -> Outcome:
+    async def arrived() -> Window:
+        if expected:
+            await conversation.arrived()
+        return conversation.window
+
+    await part.image(conversation)
+    control, files = _control(part, conversation), MetFiles(conversation)
+    if reuse:
+        idle = take_idle(keeper, job, environment)
+        if idle is not None:
+            part.phases.on_machine(idle.machine)
+            return await run_again(idle, job, conversation, control, part.phases, files, arrived)
+    return await run_job(
+        keeper,
+        job,
+        conversation,
+        control=control,
+        progress=conversation,
+        phases=part.phases,
+        files=files,
+        arrived=arrived,
+        environment=environment,
+        leave_idle=reuse,
+    )
+
+
+async def _converse(
+    part: Part, conversation: Conversation, work: Coroutine[object, object, Outcome]
+) -> PartResult:
+    """Do the work among those who come for it, and tell them how it ended."""
+    conversation.on_trouble = part.trouble
+    async with conversation.serve(part.ground.listener):
+        try:
+            outcome = await conversation.attend(work)
+        except EncampError as error:
+            part.gone = conversation.vanished
+            await conversation.failed(error)
+            return part.failed(error)
+        except asyncio.CancelledError:
+            ended = EncampError(Code.COMMAND_FAILED, "It was cancelled, or its time was up.")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL):
+                    await conversation.failed(ended)
+            raise
+        problems = (*outcome.problems, *part.problems)
+        outcome = msgspec.structs.replace(outcome, problems=problems)
+        await conversation.ended(outcome)
+        return part.ended(outcome)
+
+
+def _control(part: Part, conversation: Conversation) -> Control:
+    control = Control()
+    control.on_begin = part.begin
+    control.on_start = conversation.began
+
+    def signalled(number: int) -> None:
+        with suppress(ValueError):
+            control.signal(signal.Signals(number))
+
+    conversation.on_signal = signalled
+    conversation.on_resize = control.resize
+    return control
+
+
+def machine_of(request: Request, number: int) -> MachineRequest:
+    """What is to be made here, of the size that was promised."""
+    wanted = request.machine
+    name = wanted.name
+    if name is not None and request.count > 1:
+        name = f"{name}-{number}"
+    return msgspec.structs.replace(
+        wanted,
+        environment=request.environment,
+        name=name,
+        cpus=request.size.cpus,
+        memory=request.size.memory,
+        disk=request.size.disk,
+    )

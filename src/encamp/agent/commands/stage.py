@@ -1,0 +1,70 @@
+"""How far a command is with its machine: told step by step, and each step before it is taken."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from encamp.agent.commands.directory import CommandDirectory
+
+IMAGE = "image"
+"""The image is being copied or built."""
+START = "start"
+"""The machine is being made."""
+RUNNING = "running"
+"""The machine is there; from here on its command may have begun."""
+
+LARGEST = 64 << 10
+"""Bytes that are read of what was told; a few hundred are written."""
+
+
+class Stage(msgspec.Struct, frozen=True):
+    phase: str = ""
+    machine: str = ""
+
+
+STAGES = msgspec.json.Decoder(Stage)
+
+
+class Telling:
+    """Opened by whoever may write there. Telling needs no rights of its own then."""
+
+    def __init__(self, directory: CommandDirectory) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(directory.progress, flags, 0o600)
+        # For both, so that it can be opened while no agent is there to read it.
+        flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._sign = os.open(directory.path.parent.parent / "news", flags)
+        self._stage = Stage()
+
+    def tell(self, phase: str, machine: str = "") -> None:
+        stage = Stage(phase, machine or self._stage.machine)
+        if stage != self._stage:
+            self._stage = stage
+            os.write(self._file, msgspec.json.encode(stage) + b"\n")
+            self.sign()
+
+    def sign(self) -> None:
+        """Let the agent look."""
+        with suppress(OSError):
+            os.write(self._sign, b"\n")
+
+
+def read_stage(path: Path) -> Stage:
+    """The last that was told."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return Stage()
+    try:
+        whole = os.pread(fd, LARGEST, max(0, os.fstat(fd).st_size - LARGEST)).rpartition(b"\n")[0]
+        return STAGES.decode(whole.rpartition(b"\n")[2])
+    except (OSError, msgspec.MsgspecError):
+        return Stage()
+    finally:
+        os.close(fd)

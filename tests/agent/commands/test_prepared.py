@@ -1,0 +1,92 @@
+"""The prepared process: carriers that are forked are as good as those that are started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from encamp.agent.commands.directory import CommandDirectory, Request, Result
+from encamp.agent.commands.prepared import Prepared
+from encamp.agent.commands.records import Records
+from encamp.agent.commands.starting import start_carrier
+from encamp.home import Home
+from encamp.model.command import CommandState
+
+
+@asynccontextmanager
+async def prepared(home: Home, ended: list[int]) -> AsyncIterator[Prepared]:
+    Records(home).prepare()
+    made = Prepared(home, ended.append)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def taken(home: Home, id: str, plugin: str, **arguments: object) -> CommandDirectory:
+    """A command that an agent has written down."""
+    directory = Records(home).directory(id)
+    directory.journal(
+        Request(
+            id=id,
+            name=f"test.{plugin}",
+            arguments=arguments,  # type: ignore[arg-type]
+            issuer="alice",
+            timeout=60.0,
+            received=time.time(),
+            plugin=f"tests.agent.commands.plugins:{plugin}",
+        )
+    )
+    return directory
+
+
+async def result(directory: CommandDirectory) -> Result:
+    while (found := directory.read_result()) is None:
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def test_however_many_carriers_are_made_a_command_is_carried_out_once(
+    host: Home, tmp_path: Path
+) -> None:
+    ended: list[int] = []
+    counter = tmp_path / "counter"
+    async with prepared(host, ended) as process:
+        directory = taken(host, "once", "count", file=str(counter))
+        forked = [await process.start(directory) for _ in range(3)]
+        started = start_carrier(directory, host)
+        assert (await result(directory)).state is CommandState.DONE
+        assert None not in forked
+        while sorted(ended) != sorted(filter(None, forked)):
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(os.waitpid, started, 0)
+    assert counter.read_text() == "once\n"
+
+
+async def test_what_it_has_begun_goes_on_without_it(host: Home, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text("one\n")
+    async with prepared(host, []) as process:
+        directory = taken(host, "goes-on", "copy", file=str(source))
+        child = await process.start(directory)
+        assert child is not None
+        while directory.read_output(0, 100) != b"one\n":
+            await asyncio.sleep(0.01)
+        assert os.getsid(child) == child
+        server = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server, signal.SIGKILL)
+        # Its end is noticed, and another takes its place.
+        counter = tmp_path / "counter"
+        again = taken(host, "again", "count", file=str(counter))
+        if await process.start(again) is None:
+            assert await process.start(again) is not None
+        assert (await result(again)).state is CommandState.DONE
+    with source.open("a") as file:
+        file.write("end")
+    ended = await result(directory)
+    assert (ended.state, directory.read_output(0, 100)) == (CommandState.DONE, b"one\n")
