@@ -1,6 +1,7 @@
 """What a bus promises. The one in process and the one over NATS keep the same promises.
 
-A participant has a name, which nobody else can speak under, and may be in groups.
+A participant has a name, which nobody else can speak under, and may be in groups. It may have a
+rank: then it takes the name from one of a lower rank, to whom nobody listens any more.
 
 - `send` and `request` reach one participant. They return when it has taken the message, so that
   whoever sends faster than the other works waits, and nothing piles up without bound. What is sent
@@ -32,6 +33,8 @@ class Message(msgspec.Struct, frozen=True):
     body: bytes
     group: str = ""
     """The group it was sent to; empty: to this participant."""
+    rank: int = 0
+    """The sender's; 0: it has none, or it was sent to a group."""
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -56,6 +59,10 @@ class Bus(Protocol):
     """One participant's connection. Opened by `async with`; leaving says goodbye."""
 
     name: str
+
+    @property
+    def is_up(self) -> bool:
+        """Does it reach anybody now?"""
 
     async def send(self, to: str, body: bytes, *, timeout: float = 10.0) -> None:
         """Returns when the participant has taken the message (not: handled it). Raises

@@ -136,13 +136,13 @@ class Connection:
             ) from None
         self._keeper = asyncio.create_task(self._keep(), name="connection to the bus")
 
-    async def close(self) -> None:
-        """What was published before is still sent."""
+    async def close(self, *, flush: bool = True) -> None:
+        """What was published before is still sent, if `flush`."""
         self._is_closing = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        if self._link is not None and self.is_up:
+        if flush and self._link is not None and self.is_up:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(PONG):
                     while self._out:

@@ -35,6 +35,10 @@ class Reply(enum.IntEnum):
     """Answers a PROBE or a CLAIM."""
     ABSENT = 8
     """The server says it: nobody of that name is connected. Never on the wire."""
+    GIVEN = 10
+    """Answers a CLAIM of somebody with a higher rank: the name is theirs."""
+    OUTRANKED = 11
+    """The same to somebody with a lower rank."""
     RECONNECTED = 9
     """Our own connection was broken in the meantime. Never on the wire."""
 
@@ -50,3 +54,13 @@ LIFE = struct.Struct(">BQ")
 """Alive or leaving; which run. The groups follow, a space between two."""
 
 LEAVING, ALIVE = 0, 1
+
+UNRANKED = 1 << 63
+"""Added to a run that is a random number. Others are their participant's rank: of two runs of one
+name, the one with the higher rank counts."""
+LINE = 40
+"""Bits of a rank. Those above them say among whom it is one; others are not compared with it."""
+
+
+def outranks(run: int, other: int) -> bool:
+    return other < run < UNRANKED and other >> LINE == run >> LINE

@@ -7,7 +7,7 @@ import asyncio
 from encamp.bus import refusals, subjects
 from encamp.bus.bus import LARGEST_MESSAGE, Message
 from encamp.bus.connection import Connection
-from encamp.bus.frames import ANSWER, MESSAGE, Kind, Reply
+from encamp.bus.frames import ANSWER, MESSAGE, UNRANKED, Kind, Reply, outranks
 from encamp.bus.inbox import Inbox, Outcome
 from encamp.model.errors import EncampError
 
@@ -39,6 +39,9 @@ class Incoming:
             self._say(Reply.HERE, run, number)
             return
         if run != self._run:
+            if outranks(self._run, run):
+                self._refuse(run, number)
+                return
             self._run = run
             self._last = 0
             self._answers.clear()
@@ -58,7 +61,8 @@ class Incoming:
             self._say(Reply.BUSY, run, number)
             return
         self._last = number
-        message = Message(self.other, data[MESSAGE.size :])
+        rank = run if run < UNRANKED else 0
+        message = Message(self.other, data[MESSAGE.size :], rank=rank)
         if kind == Kind.SEND:
             self._inbox.put(message)
             self._say(Reply.TAKEN, run, number)
@@ -85,6 +89,12 @@ class Incoming:
         if run == self._run and number in self._answers:
             self._answers[number] = data
         self._connection.publish(self._subject, data)
+
+    def _refuse(self, run: int, number: int) -> None:
+        """One whose name is another's by now."""
+        refusal = refusals.pack(refusals.outranked(self.other))
+        head = ANSWER.pack(Reply.REFUSED, run, number, self._instance)
+        self._connection.publish(self._subject, head + refusal)
 
     def _repeat(self, number: int) -> None:
         answer = self._answers.get(number)

@@ -63,6 +63,10 @@ class LocalBus:
         await self.inbox.close()
         self._hub.tell(Membership(self.name, Presence.LEFT, self.groups, reason="it said goodbye"))
 
+    @property
+    def is_up(self) -> bool:
+        return self._is_open
+
     async def send(self, to: str, body: bytes, *, timeout: float = 10.0) -> None:
         refusals.check_size(body)
         try:

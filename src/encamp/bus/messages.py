@@ -10,7 +10,9 @@ import msgspec
 
 from encamp.model.command import CommandDefinition, CommandState
 from encamp.model.machine import Machine
+from encamp.model.meeting import Meeting
 from encamp.model.property import PropertyDefinition, Reading, Value
+from encamp.model.size import Size
 
 # ── from an agent to the manager ─────────────────────────────────────────────────────────────────
 
@@ -29,6 +31,11 @@ class CommandNews(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defa
     """Where in its output the piece belongs."""
     piece: bytes = b""
     """A piece of its output, both streams as they came."""
+    phase: str = ""
+    """How far it is with a machine: `image`, `start`, `running`. Told again at its end: what did
+    not come to `running` has not begun to run anything in the machine."""
+    machine: str = ""
+    """The machine's id, once it has one."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -52,6 +59,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
     """What is wrong with its definitions: sentences."""
     under_way: tuple[str, ...] = ()
     """Ids of commands it has taken and not yet reported the end of."""
+    owners: tuple[str, ...] | None = None
+    """The users it can make machines for; None: all that have an account there."""
+    claims: tuple[str, ...] = ()
+    """What it has promised and not begun."""
+    meeting: Meeting | None = None
+    """Where clients can speak with what runs there; None: nowhere."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -124,6 +137,24 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     id: str
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Promise to make a machine. A request: nothing answers that it is promised; an error says why
+    not. The same claim again is the same promise. It is used up by the command of the same id."""
+
+    id: str
+    owner: str
+    environment: str
+    size: Size
+    seconds: float
+    """For so long, counted by the agent, the room is kept."""
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """A promise is not needed any more. A request. Has no effect on what was begun."""
+
+    id: str
+
+
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """A manager has started, or does not know the agent: introduce yourself."""
 
@@ -132,7 +163,7 @@ class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     """At some moment in so many seconds, so that not all do at once."""
 
 
-FromManager = Query | Execute | Cancel | SayHello
+FromManager = Query | Execute | Cancel | Claim | Release | SayHello
 Answer = Welcome | Taken
 
 encode = msgspec.msgpack.Encoder().encode

@@ -12,17 +12,27 @@ from typing import Self
 from encamp.bus import refusals, subjects
 from encamp.bus.bus import Handler, Message, Watcher
 from encamp.bus.connection import Connection
-from encamp.bus.frames import ALIVE, ANSWER, LEAVING, LIFE, MESSAGE, Kind, Reply
+from encamp.bus.frames import (
+    ALIVE,
+    ANSWER,
+    LEAVING,
+    LIFE,
+    MESSAGE,
+    UNRANKED,
+    Kind,
+    Reply,
+)
 from encamp.bus.inbox import Inbox
 from encamp.bus.incoming import Incoming
 from encamp.bus.link import Access
+from encamp.bus.naming import Naming
 from encamp.bus.outgoing import Outgoing
 from encamp.bus.watching import Watch
 from encamp.model.errors import Code, EncampError
 from encamp.model.site import MANAGER, Site
 
-CLAIM = 1.0
-"""Seconds within which somebody who already has our name says so."""
+MOST_ASKERS = 16
+"""Runs of others with our name that are remembered."""
 
 log = logging.getLogger(__name__)
 
@@ -41,23 +51,36 @@ class NatsBus:
         handler: Handler,
         *,
         patience: float | None = None,
+        rank: int = 0,
+        only_asks: bool = False,
     ) -> None:
+        """`only_asks`: it is not there for others, and the name may be another's, which it can make
+        requests of."""
         self.name = name
+        self._only_asks = only_asks
         self.groups = tuple(groups)
         self._site = site
         self._patience = patience
-        self._run = secrets.randbits(64)
+        self._run = rank or UNRANKED | secrets.randbits(63)
         self._inbox = Inbox(name, handler)
         self._incoming: dict[bytes, Incoming] = {}
         """By the subject that their messages arrive under."""
+        self._askers: dict[int, Incoming] = {}
+        """Runs of others with our name that only ask."""
         self._outgoing: dict[str, Outgoing] = {}
         self._names: dict[bytes, str] = {}
         self._life = LIFE.pack(ALIVE, self._run) + " ".join(self.groups).encode()
         self._here = subjects.here(name)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: Watch | None = None
-        self._is_claiming = False
         self._is_open = False
+        self._naming = Naming(
+            name,
+            self._run,
+            probe=lambda seconds, kind: self._to(name).probe(seconds, kind),
+            publish=lambda data: self._connection.publish(subjects.answer(name, name), data),
+            stop=self._stop,
+        )
         self._connection: Connection
         self._end: asyncio.Future[EncampError]
 
@@ -73,10 +96,17 @@ class NatsBus:
             presence=site.presence,
         )
         self._end = asyncio.get_running_loop().create_future()
-        await self._connection.subscribe(subjects.answers_for(self.name), self._take_answer)
+        answers: tuple[str, ...] = (subjects.answers_for(self.name),)
+        if self._only_asks:
+            answers = subjects.answers_of(self.name, self.name)
+        for subject in answers:
+            await self._connection.subscribe(subject, self._take_answer)
         try:
             await self._connection.open(self._patience)
-            await self._check_name()
+            if self._only_asks:
+                self._is_open = True
+                return self
+            await self._naming.check()
             await self._connection.subscribe(subjects.messages_for(self.name), self._take)
             for group in self.groups:
                 await self._connection.subscribe(
@@ -88,7 +118,7 @@ class NatsBus:
         self._is_open = True
         self._connection.publish(self._here, self._life)
         self._start(self._beat(), "signs of life")
-        self._start(self._claim(), "claim of the name")
+        self._start(self._naming.claim(), "claim of the name")
         return self
 
     async def __aexit__(
@@ -102,9 +132,14 @@ class NatsBus:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._inbox.close()
-        if not self._end.done():
+        if not self._end.done() and not self._only_asks:
             self._connection.publish(self._here, LIFE.pack(LEAVING, self._run))
-        await self._connection.close()
+        # Where nothing arrives, there is nothing to wait for.
+        await self._connection.close(flush=self.is_up)
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection.is_up and not (self._watch is not None and self._watch.is_cut_off)
 
     async def ended(self) -> EncampError:
         return await asyncio.shield(self._end)
@@ -131,12 +166,14 @@ class NatsBus:
     def _reconnected(self) -> None:
         if not self._is_open:
             return
+        for outgoing in self._outgoing.values():
+            outgoing.reconnected()
+        if self._only_asks:
+            return
         self._connection.publish(self._here, self._life)
         if self._watch is not None:
             self._watch.reconnected()
-        for outgoing in self._outgoing.values():
-            outgoing.reconnected()
-        self._start(self._claim(), "claim of the name")
+        self._start(self._naming.claim(), "claim of the name")
 
     # ── speaking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -178,7 +215,7 @@ class NatsBus:
         if incoming is None:
             name = self._last_name(subject)
             if name == self.name:
-                self._answer_claim(data)
+                self._take_from_ourselves(data)
                 return
             incoming = self._incoming[subject] = Incoming(
                 self._connection, self._inbox, self.name, name, self._run
@@ -187,6 +224,25 @@ class NatsBus:
             self._watch.notice(incoming.other)
         if not self._end.done():
             incoming.take(data)
+
+    def _take_from_ourselves(self, data: bytes) -> None:
+        """From one who has our credential, and asks for our name or something of us."""
+        if len(data) < MESSAGE.size:
+            return
+        kind, run, _, _ = MESSAGE.unpack_from(data)
+        if self._end.done() or run == self._run:
+            return
+        if kind in (Kind.PROBE, Kind.CLAIM):
+            self._naming.answer(data)
+        else:
+            asker = self._askers.get(run)
+            if asker is None:
+                while len(self._askers) >= MOST_ASKERS:
+                    del self._askers[next(iter(self._askers))]
+                asker = self._askers[run] = Incoming(
+                    self._connection, self._inbox, self.name, self.name, self._run
+                )
+            asker.take(data)
 
     def _take_answer(self, subject: bytes, data: bytes, headers: bytes | None) -> None:
         if headers is not None:
@@ -226,35 +282,6 @@ class NatsBus:
             last = subject[subject.rindex(b".") + 1 :].decode(errors="replace")
             name = self._names[subject] = subjects.name_of(last)
         return name
-
-    # ── the name ─────────────────────────────────────────────────────────────────────────────────
-
-    async def _check_name(self) -> None:
-        """Is somebody else there under our name? The server knows if not."""
-        if await self._to(self.name).probe(CLAIM) is Reply.HERE:
-            raise refusals.name_taken(self.name)
-
-    async def _claim(self) -> None:
-        """Two may have come at once, or one while the other was cut off."""
-        self._is_claiming = True
-        try:
-            if await self._to(self.name).probe(CLAIM, Kind.CLAIM) is Reply.HERE:
-                self._stop(refusals.name_taken(self.name))
-        finally:
-            self._is_claiming = False
-
-    def _answer_claim(self, data: bytes) -> None:
-        """Somebody else asks for our name. Of two who claim it at once, one gives way."""
-        if len(data) < MESSAGE.size:
-            return
-        kind, run, number, _ = MESSAGE.unpack_from(data)
-        if kind not in (Kind.PROBE, Kind.CLAIM) or run == self._run or self._end.done():
-            return
-        if kind == Kind.CLAIM and self._is_claiming and run < self._run:
-            self._stop(refusals.name_taken(self.name))
-            return
-        answer = ANSWER.pack(Reply.HERE, run, number, self._run)
-        self._connection.publish(subjects.answer(self.name, self.name), answer)
 
     # ── presence ─────────────────────────────────────────────────────────────────────────────────
 

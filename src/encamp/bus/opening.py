@@ -16,6 +16,7 @@ def open_bus(
     handler: Handler,
     *,
     patience: float | None = None,
+    rank: int = 0,
 ) -> Bus:
     """A participant's connection, to be opened by `async with`.
 
@@ -30,4 +31,4 @@ def open_bus(
         )
     from encamp.bus.nats import NatsBus
 
-    return NatsBus(site, name, groups, handler, patience=patience)
+    return NatsBus(site, name, groups, handler, patience=patience, rank=rank)

@@ -62,7 +62,7 @@ class Roll:
         """When it last came or went."""
         self._echo = 0.0
         """When we last heard ourselves."""
-        self._is_cut_off = True
+        self.is_cut_off = True
         self._lenient_until = 0.0
         """Until then, one who is not connected may still be reconnecting."""
 
@@ -98,7 +98,7 @@ class Roll:
     def absent(self, name: str, now: float) -> None:
         """The server knows nobody of that name. Twice: it might just be reconnecting."""
         known = self._known.get(name)
-        if known is None or self._is_cut_off or now < self._lenient_until:
+        if known is None or self.is_cut_off or now < self._lenient_until:
             return
         known.absent += 1
         if known.absent >= 2:
@@ -107,8 +107,8 @@ class Roll:
     def sweep(self, now: float) -> None:
         interval, silence = self._presence.interval, self._presence.silence
         if now - self._echo > LATE * interval:
-            self._is_cut_off = True
-        if self._is_cut_off:
+            self.is_cut_off = True
+        if self.is_cut_off:
             return
         late = now - LATE * interval
         lost = now - silence
@@ -125,8 +125,8 @@ class Roll:
     def _hear_ourselves(self, now: float) -> None:
         is_first = self._echo == 0.0
         self._echo = now
-        if self._is_cut_off:
-            self._is_cut_off = False
+        if self.is_cut_off:
+            self.is_cut_off = False
             if not is_first:
                 self.came_back(now)
 

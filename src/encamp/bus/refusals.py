@@ -54,12 +54,25 @@ def name_taken(name: str) -> EncampError:
         return EncampError(
             Code.WRONG_STATE,
             "This site has a manager already.",
-            "A site has one: stop the other first, here or on another host.",
+            "A site has one that leads: stop the other first, here or on another host. A second one"
+            " stands by if both have the same store, in PostgreSQL.",
         )
     return EncampError(
         Code.WRONG_STATE,
         f"There is another '{name}' on the bus already.",
         "Every participant needs a name of its own: see 'host' in site.yaml.",
+    )
+
+
+class OutrankedError(EncampError):
+    """Another of a higher rank has our name now."""
+
+
+def outranked(name: str) -> OutrankedError:
+    return OutrankedError(
+        Code.WRONG_STATE,
+        f"A later '{name}' has taken the place of this one on the bus.",
+        transient=True,
     )
 
 

@@ -61,6 +61,11 @@ def answers_for(name: str) -> str:
     return f"re.{token(name)}.>"
 
 
+def answers_of(name: str, answerer: str) -> tuple[str, ...]:
+    """Of one participant only, and of the server that it is not there."""
+    return answer(name, answerer), f"{answer(name, answerer)}.>"
+
+
 def messages_for_group(name: str) -> str:
     return f"all.{token(name)}.*"
 

@@ -46,6 +46,11 @@ class Watch:
         self._probing: dict[str, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Do our own signs of life not come back?"""
+        return self._roll.is_cut_off
+
     def hear(self, name: str, life: bytes) -> None:
         self._roll.heard(name, life, self._loop.time())
 
