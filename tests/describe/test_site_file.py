@@ -6,6 +6,7 @@ import pytest
 
 from encamp.describe.site_file import SITE_FILE, load_site
 from encamp.model.errors import Code, EncampError
+from encamp.model.policy import Policy
 from encamp.model.site import Presences, Right, Site, Traffic
 from tests.describe.conftest import Host, root_only
 
@@ -47,6 +48,8 @@ def test_everything_can_be_set(host: Host) -> None:
             commands: machine.*
             hosts: ["@blue", node*]
           - { who: bob }
+        submit: [alice, "@staff"]
+        placement: { aging: 2h }
         keep_events: 7d
         mail_program: [/usr/bin/msmtp, -t]
         """,
@@ -71,6 +74,8 @@ def test_everything_can_be_set(host: Host) -> None:
             ),
             Right(who=("bob",)),
         ),
+        submit=("alice", "@staff"),
+        placement=Policy(aging=7200.0),
         keep_events=7 * 86400.0,
         mail_program=("/usr/bin/msmtp", "-t"),
     )
@@ -107,6 +112,7 @@ def test_all_mistakes_are_told_with_their_places(host: Host) -> None:
             "bus: nats://127.0.0.1:4222\ncredential: x\nauthority: y",
             "no server in 'bus' has a tls:// URL",
         ),
+        ("name: x\nplacement:\n  pause: 2h", "site.yaml:3:3: it must not be shorter than 'pause'"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(host: Host, text: str, said: str) -> None:

@@ -285,6 +285,11 @@ ENVIRONMENT = Record(
             _word("an image, as NAME or NAME:VERSION,", NO_DIGEST + IMAGE),
             "the name it is saved under, with 'after: save'",
         ),
+        "reuse": Attribute(
+            Truth(),
+            "may jobs of one owner that allow it share a machine, one after another?",
+            "false",
+        ),
         "templates": Attribute(Truth(), "may machines be cloned from a template?", "true"),
         "labels": Attribute(
             MapOf("labels", LABEL, _text("a value")), "facts for whoever places machines"

@@ -35,7 +35,7 @@ WITHOUT_REFERENCES = ("qemu", "users")
 
 SAME = (
     *("summary", "storage", "network", "shares", "devices", "kernel_arguments", "templates"),
-    *("ready", "context", "after", "save_as", "labels", "classes", "users", "qemu"),
+    *("ready", "context", "after", "save_as", "reuse", "labels", "classes", "users", "qemu"),
 )
 """Attributes that an environment has as they are described."""
 

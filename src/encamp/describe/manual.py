@@ -13,6 +13,7 @@ from pathlib import Path
 from encamp.describe.attributes import CONTEXT, ENVIRONMENT, IMAGE_RECORD, READY
 from encamp.describe.command_files import PARAMETER, PROGRAM
 from encamp.describe.command_files import SETTINGS as HOST_COMMANDS
+from encamp.describe.policy_file import LIMIT, PLACEMENT
 from encamp.describe.property_files import definition, shipped_properties
 from encamp.describe.records import Record
 from encamp.describe.setting_files import SETTINGS
@@ -52,6 +53,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "presence": partial(table, PRESENCE),
     "traffic": partial(table, TRAFFIC),
     "right": partial(table, RIGHT),
+    "placement": partial(table, PLACEMENT),
+    "limit": partial(table, LIMIT),
     "property": partial(table, definition()),
     "trigger": partial(table, TRIGGER),
     "shipped_properties": table_of_properties,

@@ -62,10 +62,19 @@ class Found(msgspec.Struct):
         )
 
 
+_kept_site_directory = ""
+
+
 def site_directory() -> str:
     """Only root may say that the site's files are elsewhere: they bind everybody else."""
     chosen = os.environ.get("ENCAMP_SITE_CONFIG") if os.geteuid() == 0 else None
-    return chosen or SITE_CONFIG
+    return chosen or _kept_site_directory or SITE_CONFIG
+
+
+def keep_site_directory() -> None:
+    """It stays where it is for this process, even if that becomes somebody else's."""
+    global _kept_site_directory
+    _kept_site_directory = site_directory()
 
 
 def user_directory() -> str:

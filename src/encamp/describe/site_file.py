@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from encamp.describe import places
 from encamp.describe.kinds import ListOf, Unusable
-from encamp.describe.nodes import Mistakes
+from encamp.describe.nodes import Mapping, Mistakes
+from encamp.describe.policy_file import OWNER, PLACEMENT
+from encamp.describe.policy_file import contradictions as policy_contradictions
 from encamp.describe.reading import read_mapping
 from encamp.describe.records import Attribute, Record
 from encamp.describe.setting_files import refuse_references
@@ -14,7 +17,7 @@ from encamp.describe.sources import Level, Source
 from encamp.describe.words import Duration, HostPath, Whole, Word
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import NAME
-from encamp.model.site import MANAGER, Presences, Right, Site, Traffic
+from encamp.model.site import MANAGER, Api, MeetingPlace, Presences, Right, Site, Traffic
 
 SITE = "site.yaml"
 
@@ -48,11 +51,40 @@ TRAFFIC = Record(
     Traffic,
 )
 
+API = Record(
+    "'api'",
+    {
+        "listen": Attribute(
+            Word(
+                "an address and a port such as 127.0.0.1:7478 or [::]:7478",
+                pattern=r"([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}",
+            ),
+            "where the manager answers over HTTP",
+            "127.0.0.1:7478",
+        ),
+        "certificate": Attribute(
+            HostPath("a file"), "its certificate, and those that vouch for it: HTTPS, then"
+        ),
+        "key": Attribute(
+            HostPath("a file"), "the certificate's key, if it is not in the same file"
+        ),
+        "rate": Attribute(
+            Whole("calls a second", least=1), "calls a second that each token is good for", "50"
+        ),
+        "failures": Attribute(
+            Whole("a number of calls", least=1),
+            "calls without a valid token that one address may make in a minute",
+            "10",
+        ),
+    },
+    Api,
+)
+
 RIGHT = Record(
     "a right",
     {
         "who": Attribute(
-            ListOf(Word("a user or @group", pattern=r"@?[^\s@:]{1,254}")),
+            ListOf(Word("a user or @group", pattern=OWNER)),
             "users, @groups of users",
         ),
         "commands": Attribute(
@@ -62,6 +94,25 @@ RIGHT = Record(
     },
     Right,
     required=("who",),
+)
+
+MEETING = Record(
+    "'meeting'",
+    {
+        "listen": Attribute(
+            Word(
+                "an address and a port such as 0.0.0.0:7479, or 'none',",
+                pattern=r"none|(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}",
+            ),
+            "where clients on other hosts come in, always with TLS; by default on the address from"
+            " which this host reaches the bus, on a free port, if the bus is on another host",
+        ),
+        "address": Attribute(
+            Word("a name or an address", pattern=r"[^\s/@]{1,254}"),
+            "under which clients reach this host; by default as the bus sees it",
+        ),
+    },
+    MeetingPlace,
 )
 
 SITE_FILE = Record(
@@ -96,10 +147,17 @@ SITE_FILE = Record(
         "door": Attribute(HostPath("a file"), "the manager's socket for the command line"),
         "presence": Attribute(PRESENCE, "when an agent counts as present"),
         "traffic": Attribute(TRAFFIC, "how much the manager sends"),
+        "api": Attribute(API, "the manager's door for HTTP; without it there is none"),
+        "meeting": Attribute(MEETING, "where clients meet what runs on this host"),
         "rights": Attribute(
             ListOf(RIGHT),
             "who may issue commands, beside root and the manager's own user",
         ),
+        "submit": Attribute(
+            ListOf(Word("a user or @group", pattern=OWNER)),
+            "who may ask for machines: users, @groups; everybody, if nobody is named",
+        ),
+        "placement": Attribute(PLACEMENT, "how the hosts are shared"),
         "keep_events": Attribute(
             Duration("a time such as 30d"), "how long what happened is kept", "30d"
         ),
@@ -136,6 +194,10 @@ def read_site(source: Source, data: bytes) -> Site:
         if isinstance(site, Site):
             for key, wrong in _contradictions(site):
                 mistakes.at_key(root, key, wrong)
+            placement = root.entries.get("placement")
+            if isinstance(placement, Mapping):
+                for key, wrong in policy_contradictions(site.placement):
+                    mistakes.at_key(placement, key, wrong)
     mistakes.raise_any()
     assert isinstance(site, Site)
     return site
@@ -160,7 +222,28 @@ def _contradictions(site: Site) -> list[tuple[str, str]]:
         found.append(
             ("bus", "a server on another machine needs a 'credential': see 'encamp site join'")
         )
+    if site.api is not None and site.api.certificate is None:
+        if site.api.key is not None:
+            found.append(("api", "a 'key' is of no use without its 'certificate'"))
+        if not _is_loopback(site.api.listen):
+            found.append(
+                (
+                    "api",
+                    (
+                        f"'listen: {site.api.listen}' is open to other machines, where tokens would"
+                        " be read by everybody on the way: give a 'certificate', or listen on"
+                        " 127.0.0.1"
+                    ),
+                )
+            )
     return found
+
+
+def _is_loopback(listen: str) -> bool:
+    try:
+        return ipaddress.ip_address(listen.rpartition(":")[0].strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_local(url: str) -> bool:

@@ -98,6 +98,29 @@ class Whole(Word):
         return {"anyOf": [{"type": "integer", "minimum": least, "maximum": most}, REFERENCE]}
 
 
+class Number(Word):
+    """A number that need not be whole."""
+
+    def __init__(self, words: str, *, least: float, most: float):
+        super().__init__(words)
+        self.bounds = least, most
+
+    def make(self, node: Scalar) -> Any:
+        if not node.plain or not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", node.text):
+            return WRONG
+        least, most = self.bounds
+        value = float(node.text)
+        return value if least <= value <= most else WRONG
+
+    def complaint(self, node: Scalar, mistakes: Mistakes) -> str:
+        least, most = self.bounds
+        return f"{super().complaint(node, mistakes)}; from {least:g} to {most:g}"
+
+    def schema(self) -> Schema:
+        least, most = self.bounds
+        return {"anyOf": [{"type": "number", "minimum": least, "maximum": most}, REFERENCE]}
+
+
 class Bytes(Word):
     """A size as people write it; bytes as a value."""
 
