@@ -1,0 +1,361 @@
+"""The client for programs with an event loop: the same as the other, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from encamp.client import calls
+from encamp.client.calls import Call, Issued, Listed, RequestOptions, name_of
+from encamp.client.place import KEEPING_ALIVE, Place
+from encamp.client.trying import PATIENCE, Tries, asked_pause
+from encamp.core.actions import Judged
+from encamp.door.questions import Move, SiteEnvironment, SiteMachine, Status
+from encamp.model.audit import AuditEntry
+from encamp.model.command import CommandRecord
+from encamp.model.errors import Code, EncampError
+from encamp.model.event import Event
+from encamp.model.host import Host
+from encamp.model.machine import State
+from encamp.model.property import Reading, Value
+from encamp.model.request import REQUEST_OVER, Explanation, RequestRecord
+from encamp.model.token import NewToken, Scope, Token
+from encamp.model.trigger import TriggerView
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A site's manager. Use it with `async with`. Whatever goes wrong is raised as `EncampError`;
+    where trying again may help, that is done for `patience` seconds, and nothing is done twice."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        authority: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        """`authority`: the file with the certificate that the manager's is checked against. What is
+        not given is taken from ENCAMP_URL, ENCAMP_TOKEN (or ENCAMP_TOKEN_FILE), ENCAMP_AUTHORITY.
+        """
+        self._place = Place(url, token, authority)
+        self._patience = patience
+        transport = httpx.AsyncHTTPTransport(
+            verify=self._place.verify, socket_options=KEEPING_ALIVE
+        )
+        self._http = httpx.AsyncClient(
+            base_url=self._place.url,
+            headers=self._place.headers,
+            timeout=self._place.timeout,
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    # ── jobs and machines ────────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        environment: str,
+        command: Sequence[str] = (),
+        *,
+        key: str = "",
+        **options: Unpack[RequestOptions],
+    ) -> RequestRecord:
+        """Queue a job; without a command, machines that stand until they are cancelled. `key`: told
+        again with the same one, even by another process, it is the same request."""
+        return await self._do(calls.submit(environment, command, options, key))
+
+    async def wait(self, request: RequestRecord | str) -> RequestRecord:
+        """Until it is over."""
+        async with aclosing(self.follow(request)) as records:
+            async for record in records:
+                if record.state in REQUEST_OVER:
+                    return record
+        raise EncampError(Code.PROTOCOL, "The manager does not say how the request ended.")
+
+    async def follow(self, request: RequestRecord | str) -> AsyncGenerator[RequestRecord, None]:
+        """It as it is now, and whenever it has changed, until it is over."""
+        name = name_of(request)
+        told: RequestRecord | None = None
+        async with aclosing(self._lines(lambda: calls.follow(name))) as records:
+            async for record in records:
+                if record != told:
+                    told = record
+                    yield record
+                if record.state in REQUEST_OVER:
+                    return
+
+    async def output(
+        self, request: RequestRecord | str, number: int = 0, stream: str = "stdout"
+    ) -> bytes:
+        """All that a job prints (`stdout` or `stderr`), when it is over."""
+        return b"".join([piece async for piece in self.stream_output(request, number, stream)])
+
+    def stream_output(
+        self,
+        request: RequestRecord | str,
+        number: int = 0,
+        stream: str = "stdout",
+        *,
+        wait: bool = True,
+    ) -> AsyncGenerator[bytes, None]:
+        """What it prints, as it comes, until it is over; without `wait`, what there is now."""
+        return self._pieces(calls.output(name_of(request), number, stream, wait))
+
+    async def requests(self, *, under_way: bool = False, last: int = 100) -> list[RequestRecord]:
+        """The latest first."""
+        return (await self._do(calls.requests(under_way, last))).items
+
+    async def request(self, name: str) -> RequestRecord:
+        return await self._do(calls.request(name))
+
+    async def cancel(self, request: RequestRecord | str) -> RequestRecord:
+        return await self._do(calls.cancel(name_of(request)))
+
+    async def why(self, thing: RequestRecord | CommandRecord | str, most: int = 100) -> Explanation:
+        """Of a request, machine, host, trigger or command; at most so many hosts' reasons."""
+        return await self._do(calls.why(name_of(thing), most))
+
+    # ── the site ─────────────────────────────────────────────────────────────────────────────────
+
+    async def status(self) -> Status:
+        return await self._do(calls.status())
+
+    async def hosts(
+        self, *patterns: str, readings: Sequence[str] | None = None
+    ) -> AsyncGenerator[Host, None]:
+        """Sorted by name. `readings`: only of these properties, and no definitions."""
+        page = ""
+        while True:
+            found: Listed[Host] = await self._do(calls.hosts(patterns, readings, page))
+            for item in found.items:
+                yield item
+            page = found.next
+            if not page:
+                return
+
+    async def host(self, name: str) -> Host:
+        return await self._do(calls.host(name))
+
+    async def properties(
+        self,
+        host: str,
+        readings: Sequence[str] | None = None,
+        *,
+        fresh: bool = False,
+        timeout: float = 10.0,
+    ) -> dict[str, Reading]:
+        return (await self._do(calls.properties(host, readings, fresh, timeout))).items
+
+    async def forget_host(self, name: str) -> Host:
+        return await self._do(calls.forget_host(name))
+
+    async def machines(
+        self,
+        *patterns: str,
+        environment: str = "",
+        states: Sequence[State] = (),
+        owner: str = "",
+    ) -> AsyncGenerator[SiteMachine, None]:
+        """On hosts of these names, patterns or `@group`s; sorted by host and id."""
+        page = ""
+        while True:
+            found: Listed[SiteMachine] = await self._do(
+                calls.machines(patterns, environment, states, owner, page)
+            )
+            for item in found.items:
+                yield item
+            page = found.next
+            if not page:
+                return
+
+    async def machine(self, name: str) -> SiteMachine:
+        return await self._do(calls.machine(name))
+
+    async def environments(self) -> list[SiteEnvironment]:
+        return (await self._do(calls.environments())).items
+
+    async def environment(self, name: str) -> SiteEnvironment:
+        return await self._do(calls.environment(name))
+
+    # ── commands, triggers, events ───────────────────────────────────────────────────────────────
+
+    async def issue(
+        self,
+        hosts: str | Sequence[str],
+        name: str,
+        arguments: Mapping[str, Value] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Issued:
+        """Tell hosts (names, patterns, `@group`s) to do something."""
+        named = [hosts] if isinstance(hosts, str) else hosts
+        return await self._do(calls.issue(named, name, arguments or {}, timeout))
+
+    async def move_machine(
+        self, name: str, move: Move | str, *, force: bool = False
+    ) -> CommandRecord:
+        """Stop, kill, pause, resume, suspend, restore or remove a machine of one's own, by its name
+        or id. The answer is the command by which that is done."""
+        return await self._do(calls.move_machine(name, Move(move), force))
+
+    async def commands(
+        self, *patterns: str, under_way: bool = False, last: int = 100
+    ) -> list[CommandRecord]:
+        return (await self._do(calls.commands(patterns, under_way, last))).items
+
+    async def command(self, name: str) -> CommandRecord:
+        return await self._do(calls.command(name))
+
+    async def wait_command(self, command: CommandRecord | str) -> CommandRecord:
+        """Until it is over."""
+        async for _ in self.stream_command_output(command):
+            pass
+        return await self.command(name_of(command))
+
+    async def cancel_command(self, command: CommandRecord | str) -> CommandRecord:
+        return await self._do(calls.cancel_command(name_of(command)))
+
+    async def command_output(self, command: CommandRecord | str) -> bytes:
+        """All that it prints, when it is over."""
+        return b"".join([piece async for piece in self.stream_command_output(command)])
+
+    def stream_command_output(self, command: CommandRecord | str) -> AsyncGenerator[bytes, None]:
+        return self._pieces(calls.command_output(name_of(command)))
+
+    async def triggers(self) -> list[TriggerView]:
+        return (await self._do(calls.triggers())).items
+
+    async def trigger(self, name: str) -> TriggerView:
+        return await self._do(calls.trigger(name))
+
+    async def trigger_log(self, name: str, last: int = 100) -> list[Judged]:
+        return (await self._do(calls.trigger_log(name, last))).items
+
+    async def reload_triggers(self) -> list[TriggerView]:
+        return (await self._do(calls.reload_triggers())).items
+
+    async def events(self, *patterns: str, since: int = 0, last: int = 100) -> list[Event]:
+        """Those after number `since`, the oldest first; at most so many, the latest."""
+        return (await self._do(calls.events(since, last, patterns))).items
+
+    async def follow_events(self, *patterns: str, since: int = -1) -> AsyncGenerator[Event, None]:
+        """Without end, and without a gap when the manager is restarted. `since`: go on after this
+        number; -1: from now on."""
+        number = since
+
+        def call() -> Call[Event]:
+            return calls.follow_events(number, patterns)
+
+        async with aclosing(self._lines(call, endless=True)) as events:
+            async for event in events:
+                number = event.number or number
+                yield event
+
+    # ── administration ───────────────────────────────────────────────────────────────────────────
+
+    async def tokens(self) -> list[Token]:
+        return (await self._do(calls.tokens())).items
+
+    async def create_token(
+        self, owner: str, scope: Scope = Scope.READ, *, lifetime: float, label: str = ""
+    ) -> NewToken:
+        return await self._do(calls.create_token(owner, scope, lifetime, label))
+
+    async def revoke_token(self, name: str) -> Token:
+        return await self._do(calls.revoke_token(name))
+
+    async def audit(self, *, since: int = 0, last: int = 100, who: str = "") -> list[AuditEntry]:
+        return (await self._do(calls.audit(since, last, who))).items
+
+    # ── how calls are made ───────────────────────────────────────────────────────────────────────
+
+    async def _do(self, call: Call[T]) -> T:
+        tries = Tries(call, self._patience, time.monotonic())
+        while True:
+            told, asked = False, 0.0
+            try:
+                response = await self._http.request(**call.request())
+                told, asked = True, asked_pause(response.headers)
+                return call.answer(response.status_code, response.content)
+            except httpx.ConnectError as error:
+                # Nobody has heard it.
+                told, failure = True, self._place.unreachable(error)
+            except httpx.TransportError as error:
+                failure = self._place.unreachable(error)
+            except EncampError as error:
+                failure = error
+            await asyncio.sleep(tries.pause(failure, time.monotonic(), told=told, asked=asked))
+
+    async def _lines(
+        self, call: Callable[[], Call[T]], *, endless: bool = False
+    ) -> AsyncGenerator[T, None]:
+        """A stream's items; when it breaks, it is asked for again as it is by then."""
+        tries = Tries(call(), self._patience, time.monotonic())
+        while True:
+            told, asked = False, 0.0
+            try:
+                now = call()
+                async with self._http.stream(**now.request()) as response:
+                    told, asked = True, asked_pause(response.headers)
+                    if response.status_code >= 400:
+                        raise calls.problem(response.status_code, await response.aread())
+                    async for line in response.aiter_lines():
+                        tries.succeeded(self._patience, time.monotonic())
+                        if line:
+                            yield calls.line(line, now.expected)
+                if not endless:
+                    return
+                failure = self._place.unreachable(ConnectionError("it ended the stream"))
+            except httpx.TransportError as error:
+                failure = self._place.unreachable(error)
+            except EncampError as error:
+                failure = error
+            await asyncio.sleep(tries.pause(failure, time.monotonic(), told=told, asked=asked))
+
+    async def _pieces(self, call: Call[bytes]) -> AsyncGenerator[bytes, None]:
+        """A stream of bytes; when it breaks, what has been told already is left out."""
+        tries = Tries(call, self._patience, time.monotonic())
+        had = 0
+        timeout = httpx.Timeout(self._place.timeout.connect, read=None)
+        while True:
+            told, asked, position = False, 0.0, 0
+            try:
+                async with self._http.stream(**call.request(), timeout=timeout) as response:
+                    told, asked = True, asked_pause(response.headers)
+                    if response.status_code >= 400:
+                        raise calls.problem(response.status_code, await response.aread())
+                    async for piece in response.aiter_bytes():
+                        tries.succeeded(self._patience, time.monotonic())
+                        new = piece[max(0, had - position) :]
+                        position += len(piece)
+                        if new:
+                            had = position
+                            yield new
+                return
+            except httpx.TransportError as error:
+                failure = self._place.unreachable(error)
+            except EncampError as error:
+                failure = error
+            await asyncio.sleep(tries.pause(failure, time.monotonic(), told=told, asked=asked))

@@ -1,0 +1,100 @@
+"""Answers about environments, tokens and the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from encamp.describe.environments import all_environments
+from encamp.door import questions
+from encamp.door.peer import Peer
+from encamp.manager.rights import administrators_only, fits_user, is_administrator
+from encamp.model.errors import Code, EncampError
+from encamp.model.token import Scope, Token
+
+if TYPE_CHECKING:
+    from encamp.manager.daemon import Manager
+
+Answer = AsyncIterator[msgspec.Struct]
+
+
+async def create_token(manager: Manager, peer: Peer, asked: questions.CreateToken) -> Answer:
+    owner = asked.owner or peer.user
+    if owner != peer.user:
+        administrators_only(peer, f"make tokens for {owner[:64]}")
+    if not Scope.USE.includes(asked.scope):
+        administrators_only(peer, f"make tokens for '{asked.scope.value}'")
+    yield await manager.tokens.create(owner, asked.scope, asked.label, asked.lifetime, peer.user)
+
+
+async def ask_tokens(manager: Manager, peer: Peer, asked: questions.AskTokens) -> Answer:
+    for token in manager.tokens.all():
+        if token.owner == peer.user or is_administrator(peer):
+            yield token
+
+
+async def revoke_token(manager: Manager, peer: Peer, asked: questions.RevokeToken) -> Answer:
+    token = manager.tokens.find(asked.id)
+    if token is None or not (token.owner == peer.user or is_administrator(peer)):
+        # Whether others have such a one is not told.
+        raise _unknown(manager, peer, asked.id)
+    await manager.tokens.revoke(token)
+    yield token
+
+
+def _unknown(manager: Manager, peer: Peer, name: str) -> EncampError:
+    def own(token: Token) -> bool:
+        return token.owner == peer.user or is_administrator(peer)
+
+    near = difflib.get_close_matches(
+        name[:64], [token.id for token in manager.tokens.all() if own(token)], n=1
+    )
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return EncampError(
+        Code.USAGE,
+        f"There is no token '{name[:64]}' of yours.",
+        f"{hint}'encamp token ls' lists them.",
+    )
+
+
+async def ask_audit(manager: Manager, peer: Peer, asked: questions.AskAudit) -> Answer:
+    administrators_only(peer, "read the audit log")
+    for entry in await manager.auditor.entries(asked.since, asked.last, asked.who):
+        yield entry
+
+
+async def ask_environments(
+    manager: Manager, peer: Peer, asked: questions.AskEnvironments
+) -> Answer:
+    # Reading many descriptions takes its time.
+    described = await asyncio.to_thread(all_environments)
+    everything = is_administrator(peer)
+    found = [
+        environment
+        for environment in described.values()
+        if asked.name in ("", environment.name)
+        and (
+            everything
+            or not environment.users
+            or fits_user(environment.users, peer.user, peer.groups)
+        )
+    ]
+    if asked.name and not found:
+        raise EncampError(
+            Code.UNKNOWN_ENVIRONMENT,
+            f"There is no environment '{asked.name[:64]}' that {peer.user} may use.",
+            "'encamp env ls' lists them.",
+        )
+    for environment in found:
+        yield questions.SiteEnvironment(
+            name=environment.name,
+            summary=environment.summary,
+            size=environment.size,
+            network=environment.network,
+            classes=environment.classes,
+            labels=environment.labels,
+        )

@@ -1,0 +1,1 @@
+"""What can be called, by what it is about."""

@@ -1,0 +1,151 @@
+"""What is wrong with a call is told in one shape, with the right status, and costs little."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from encamp.manager.api import connection, entry
+from encamp.manager.api.failures import REASONS, STATUSES, failure
+from encamp.model.errors import Code, EncampError
+from encamp.model.problem import Problem
+from encamp.model.token import Scope
+from tests.manager.api.calling import Calling
+
+
+def test_every_code_has_a_status_and_comes_back_as_it_was() -> None:
+    assert set(STATUSES) == set(Code)
+    for code in Code:
+        error = EncampError(code, "A sentence.", "A hint.", transient=True, detail="more")
+        status, body, headers = failure(error)
+        assert status in REASONS
+        assert headers["Retry-After"]
+        again = msgspec.json.decode(msgspec.json.encode(body), type=Problem).error()
+        assert (again.code, again.sentence, again.hint) == (code, error.sentence, error.hint)
+        assert again.transient
+        assert again.detail == "more"
+
+
+NONSENSE: tuple[tuple[str, str, dict[str, Any], int], ...] = (
+    ("GET", "/v1/nothing", {}, 404),
+    ("GET", "/", {}, 404),
+    ("PUT", "/v1/status", {}, 405),
+    ("GET", "/v1/machines?limit=0", {}, 400),
+    ("GET", "/v1/machines?limit=x", {}, 400),
+    ("GET", "/v1/machines?state=flying", {}, 400),
+    ("GET", "/v1/machines?hots=node1", {}, 400),
+    ("GET", "/v1/machines?page=nonsense", {}, 422),
+    ("GET", "/v1/machines?page=gaFh", {}, 422),
+    ("GET", "/v1/machines?host=none", {}, 422),
+    ("GET", "/v1/hosts/none", {}, 404),
+    ("GET", "/v1/hosts/%00", {}, 404),
+    ("GET", "/v1/hosts/%ff%fe", {}, 404),
+    ("GET", "/v1/events?last=999999999999999999999", {}, 400),
+    ("GET", "/v1/environments/none", {}, 404),
+    ("GET", "/v1/requests/none", {}, 404),
+    ("POST", "/v1/requests", {"content": b"{"}, 400),
+    ("POST", "/v1/requests", {"content": b"[" * 100_000}, 400),
+    ("POST", "/v1/requests", {"content": b"\xff"}, 400),
+    ("POST", "/v1/requests", {"json": []}, 400),
+    ("POST", "/v1/requests", {"json": {}}, 400),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "counts": 2}}, 400),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "count": 0}}, 400),
+    ("POST", "/v1/requests", {"json": {"environment": "none"}}, 404),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "requirements": "x ="}}, 422),
+    ("POST", "/v1/requests", {"content": b" " * ((1 << 20) + 1)}, 413),
+)
+
+
+async def test_what_makes_no_sense_is_refused(calls: Calling) -> None:
+    caller = await calls.caller()
+    for method, path, given, status in NONSENSE:
+        answer = await caller.request(method, path, **given)
+        assert answer.status_code == status, (path, given, answer.text)
+        assert answer.headers["content-type"] == "application/json"
+        told = msgspec.json.decode(answer.content, type=Problem)
+        assert told.sentence.endswith((".", "?"))
+        assert "Traceback" not in answer.text
+
+
+async def test_body_without_a_length_is_bounded_too(calls: Calling) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b" " * (64 << 10)
+
+    caller = await calls.caller()
+    assert (await caller.post("/v1/requests", content=endless())).status_code == 413
+
+
+async def test_mistake_of_the_managers_own_is_told_in_its_log_alone(
+    calls: Calling, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*nothing: object) -> None:
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr("encamp.manager.answering.check_scope", broken)
+    caller = await calls.caller()
+    with caplog.at_level(logging.ERROR):
+        answer = await caller.get("/v1/status")
+    assert answer.status_code == 500
+    assert answer.json()["code"] == "internal"
+    assert "swordfish" not in answer.text
+    assert "swordfish" in caplog.text
+
+
+async def test_slow_callers_are_not_waited_for(
+    calls: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PATIENCE", 0.2)
+    monkeypatch.setattr(entry, "PATIENCE", 0.2)
+    secret = await calls.secret()
+    host, port = calls.server.address.removeprefix("http://").split(":")
+    head = f"POST /v1/requests HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
+    for said, answered in (
+        (b"", b""),
+        (b"GET /v1/sta", b""),
+        (f"{head}Content-Length: 5\r\n\r\n{{".encode(), b"HTTP/1.1 408"),
+    ):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(said)
+        async with asyncio.timeout(20):
+            heard = b""
+            with contextlib.suppress(ConnectionResetError):
+                heard = await reader.read()
+        assert heard.startswith(answered)
+        assert bool(heard) is bool(answered)
+        writer.close()
+
+
+async def test_one_address_does_not_take_all_places(
+    calls: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MOST_OF_ONE", 3)
+    host, port = calls.server.address.removeprefix("http://").split(":")
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+    for _, one in (*opened, (reader, writer)):
+        one.close()
+    async with asyncio.timeout(20):
+        while calls.server._server.server_state.connections:
+            await asyncio.sleep(0.005)
+    assert (await (await calls.caller()).get("/v1/status")).is_success
+
+
+async def test_nonsense_on_the_wire_ends_the_connection(calls: Calling) -> None:
+    host, port = calls.server.address.removeprefix("http://").split(":")
+    for said in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GIBBERISH\r\n\r\n"):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(said)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(b"HTTP/1.1 400")
+        writer.close()
+    assert (await (await calls.caller("alice", Scope.READ)).get("/v1/status")).is_success
