@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from encamp.bus.bus import Bus, Message
+from encamp.bus.bus import Bus, Handler, Message
 from encamp.bus.local import LocalHub
 from encamp.bus.messages import CommandNews, Hello, News, encode
 from encamp.door.client import ask_async
@@ -31,7 +31,9 @@ from encamp.door.questions import (
 )
 from encamp.home import Home
 from encamp.manager.answering import answer
-from encamp.manager.daemon import Manager
+from encamp.manager.daemon import Manager, Opening
+from encamp.manager.leading import Leading
+from encamp.manager.store.store import Store
 from encamp.model.command import CommandDefinition, CommandRecord, CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import Presence
@@ -98,7 +100,9 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     made = Bench(tmp_path / "home")
     async with AsyncExitStack() as held:
         ready = asyncio.Event()
-        running = asyncio.create_task(made.manager.run(ready.set))
+        store = await Store.open("sqlite", made.manager.home.prepare())
+        await held.enter_async_context(store)
+        running = asyncio.create_task(made.manager.run(store, ready.set))
         held.push_async_callback(_end, running)
         async with asyncio.timeout(30):
             await ready.wait()
@@ -156,8 +160,14 @@ async def test_second_manager_is_refused_before_it_waits_for_anything(
     async def never(*arguments: object) -> None:
         raise AssertionError("the store was opened")
 
-    monkeypatch.setattr("encamp.manager.daemon.Store.open", never)
-    second = Manager(SITE, bench.manager.home, bench.door, bench.hub.participant, (), {}, {})
+    def open_bus(name: str, groups: Sequence[str], take: Handler, rank: int) -> Bus:
+        raise AssertionError("the bus was opened")
+
+    def begin(bus: Opening) -> Manager:
+        raise AssertionError("it leads")
+
+    monkeypatch.setattr("encamp.manager.leading.Store.open", never)
+    second = Leading(SITE, bench.manager.home, bench.door, open_bus, begin)
     with pytest.raises(EncampError, match=r"answers at .* already") as refused:
         await second.run()
     assert refused.value.code is Code.WRONG_STATE

@@ -17,6 +17,7 @@ from encamp.core.actions import (
     Judged,
     Judgement,
     Notify,
+    PlaceMachines,
     Way,
 )
 from encamp.core.picture import HostState
@@ -29,6 +30,7 @@ from encamp.manager.recording import Recorder
 from encamp.manager.store.store import Store
 from encamp.manager.traffic import Pace
 from encamp.model.command import CommandDefinition, CommandState, Parameter
+from encamp.model.errors import Code, EncampError
 from encamp.model.host import Host, Presence
 
 COMMAND = CommandDefinition(name="test.do", parameters=(Parameter("what"),))
@@ -48,9 +50,19 @@ class Bench:
         self.recorder: Recorder
         self.hands: Hands
         self.remembered = 0
+        self.placed: list[str] = []
+        """The ids of requests, as often as they were asked for."""
+        self.placing = asyncio.Event()
+        self.placing.set()
 
     async def remember(self) -> None:
         self.remembered += 1
+
+    async def place(self, wanted: PlaceMachines, request: str) -> None:
+        if wanted.environment == "unknown":
+            raise EncampError(Code.UNKNOWN_ENVIRONMENT, "There is no environment 'unknown'.")
+        self.placed.append(request)
+        await self.placing.wait()
 
     async def until_told(self, count: int) -> list[tuple[str, str]]:
         while len(self.told) < count:
@@ -104,7 +116,13 @@ async def at_work(path: Path) -> AsyncIterator[Bench]:
         notifier = Notifier(bench.recorder, ())
         await bench.dispatcher.resume()
         bench.hands = Hands(
-            bench.dispatcher, querier, notifier, bench.recorder, store, bench.remember
+            bench.dispatcher,
+            querier,
+            notifier,
+            bench.recorder,
+            store,
+            bench.remember,
+            bench.place,
         )
         held.push_async_callback(bench.dispatcher.close)
         held.push_async_callback(querier.close)
@@ -190,6 +208,29 @@ async def test_what_was_planned_and_never_issued_is_issued_once(tmp_path: Path) 
     async with at_work(tmp_path) as bench:
         assert await bench.until_told(1) == [("node1", "one")]
         assert len(await bench.store.commands()) == 1
+
+
+async def test_machines_are_asked_for_by_the_same_ids_after_a_restart(tmp_path: Path) -> None:
+    async with at_work(tmp_path) as bench:
+        bench.placing.clear()
+        bench.hands.take([PlaceMachines("mini", 3, "alice", "test")])
+        while not bench.placed:
+            await asyncio.sleep(0.005)
+        [first] = bench.placed
+    async with at_work(tmp_path) as bench:
+        await bench.until_over()
+        assert len(set(bench.placed)) == len(bench.placed) == 3
+        assert bench.placed[0] == first
+
+
+async def test_machines_that_cannot_be_asked_for_are_told(tmp_path: Path) -> None:
+    async with at_work(tmp_path) as bench:
+        steps = ((PlaceMachines("unknown", 1, "", "test"),), (do("two", "node1"),))
+        bench.hands.take([InOrder("test", steps)])
+        while not any("no environment 'unknown'" in said for said in await bench.sentences()):
+            await asyncio.sleep(0.005)
+        await bench.until_over()
+        assert bench.told == []
 
 
 async def test_one_trigger_with_very_many_commands_does_not_hold_up_another(

@@ -9,9 +9,17 @@ import msgspec
 import pytest
 
 from encamp.bus.messages import CommandNews, Hello, Report
-from encamp.manager.taking import LONGEST_TEXT, MOST_BYTES, MOST_DEFINITIONS, Account
+from encamp.manager.taking import (
+    LONGEST_TEXT,
+    MOST_BYTES,
+    MOST_CLAIMS,
+    MOST_DEFINITIONS,
+    MOST_OWNERS,
+    Account,
+)
 from encamp.model.command import CommandDefinition, CommandState, Parameter
 from encamp.model.errors import Code, EncampError
+from encamp.model.meeting import Meeting
 from encamp.model.property import PropertyDefinition, Reading, ValueKind
 
 NOW = 1_000_000.0
@@ -158,3 +166,39 @@ def test_a_hello_that_was_long_on_its_way_does_not_make_a_clock_seem_to_be_behin
     # Once the agent has measured it, that is believed.
     assert Account(hello(time=NOW - 20, ahead=-12.0), NOW).offset == -12
     assert Account(hello(time=NOW, ahead=math.nan), NOW).offset == 0
+
+
+MEETING = Meeting(address="node1.example.org", port=7000, fingerprint="ab" * 32)
+
+
+def test_what_is_said_for_requests_is_taken() -> None:
+    said = hello(owners=("alice",), claims=("r1.0.1",), meeting=MEETING)
+    account = Account(said, NOW)
+    joined = account.joined("node1", said, 100)
+    assert (joined.owners, joined.claims, account.meeting) == (("alice",), ("r1.0.1",), MEETING)
+    old = Account(hello(), NOW).joined("node1", hello(), 100)
+    assert (old.owners, old.claims) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"owners": ("x" * 1000,)},
+        {"owners": ("x",) * (MOST_OWNERS + 1)},
+        {"claims": ("r1.0.1",) * (MOST_CLAIMS + 1)},
+        {"claims": ("no claim",)},
+        {"claims": ("r1.0.x",)},
+        {"claims": ("x" * 10_000 + ".0.1",)},
+        {"meeting": msgspec.structs.replace(MEETING, port=-1)},
+        {"meeting": msgspec.structs.replace(MEETING, port=1 << 16)},
+        {"meeting": msgspec.structs.replace(MEETING, fingerprint="x")},
+        {"meeting": msgspec.structs.replace(MEETING, address="x" * 10_000)},
+        {"meeting": msgspec.structs.replace(MEETING, socket="a\nb")},
+        {"meeting": msgspec.structs.replace(MEETING, socket="/run/docker.sock")},
+    ],
+)
+def test_nonsense_said_for_requests_is_refused(more: dict[str, Any]) -> None:
+    said = hello(**more)
+    with pytest.raises(EncampError, match="makes no sense") as caught:
+        Account(said, NOW).joined("node1", said, 100)
+    assert caught.value.code is Code.PROTOCOL

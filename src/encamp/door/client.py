@@ -78,8 +78,7 @@ async def ask_async(
 ) -> AsyncGenerator[msgspec.Struct, None]:
     """Like `ask`, in an event loop. Use it with `contextlib.aclosing`."""
     answer = _Answer(path, expected)
-    connection = await asyncio.to_thread(_connect, path)
-    reader, writer = await asyncio.open_unix_connection(sock=connection)
+    reader, writer = await _open(path)
     try:
         writer.write(frame(question))
         while not answer.ended:
@@ -94,6 +93,26 @@ async def ask_async(
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+async def _open(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that nobody waits for any more is closed as soon as it is there."""
+    connecting = asyncio.ensure_future(asyncio.to_thread(_connect, path))
+    try:
+        connection = await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        connecting.add_done_callback(_close)
+        raise
+    try:
+        return await asyncio.open_unix_connection(sock=connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _close(connecting: asyncio.Future[socket.socket]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
 
 
 class _Answer:

@@ -66,4 +66,6 @@ def frame(value: msgspec.Struct) -> bytes:
 
 
 def item(value: msgspec.Struct) -> bytes:
+    if isinstance(value, Item):
+        return frame(value)
     return frame(Item(type(value).__name__, msgspec.Raw(_encode(value))))

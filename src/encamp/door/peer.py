@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import grp
+import os
+import pwd
 import socket
 import struct
 from typing import Protocol
@@ -10,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from encamp.home import user_name
+from encamp.model.token import Scope
 
 CREDENTIALS = struct.Struct("iII")
 SO_PEERGROUPS = 59
@@ -17,12 +20,17 @@ SO_PEERGROUPS = 59
 MOST_GROUPS = 256
 """As many as Python lets one ask for."""
 
+NOBODY = -1
+"""The number of no user: whoever shows a token is none of this host's."""
+
 
 class HasOptions(Protocol):
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes: ...
 
 
 class Peer(msgspec.Struct, frozen=True):
+    """Whoever asks: a process on this host, or the holder of a token at another door."""
+
     uid: int
     gid: int
     pid: int
@@ -30,6 +38,12 @@ class Peer(msgspec.Struct, frozen=True):
     """The user's name; the number, if it has none."""
     groups: tuple[str, ...]
     """Names of all groups that the process is in."""
+    scope: Scope | None = None
+    """How far the token goes that was shown; None: the kernel's word is enough."""
+    token: str = ""
+    """Its id."""
+    address: str = ""
+    """Where the holder of the token is."""
 
 
 def peer_of(connection: HasOptions) -> Peer:
@@ -58,3 +72,33 @@ def group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def uid_named(user: str) -> int:
+    """A user's number, by name or in digits. Looks names up, like `peer_of`."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return int(user) if user.isdecimal() else NOBODY
+
+
+def groups_named(user: str) -> tuple[str, ...]:
+    """Names of all groups that a user is in; none, if there is no such user here."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return ()
+    return tuple(sorted({group_name(gid) for gid in os.getgrouplist(user, entry.pw_gid)}))
+
+
+def network(address: str) -> str:
+    """Whoever has one address of IPv6 has 2**64 of them."""
+    import ipaddress
+
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 4 or parsed.ipv4_mapped:
+        return str(parsed)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))

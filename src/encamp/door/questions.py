@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from encamp.model.command import CommandRecord
 from encamp.model.event import Event
 from encamp.model.host import Host
-from encamp.model.machine import Machine
+from encamp.model.job import Command, Copy
+from encamp.model.leader import Leadership
+from encamp.model.machine import Machine, State
+from encamp.model.meeting import Meeting
 from encamp.model.property import Value
+from encamp.model.request import Request
+from encamp.model.size import Size
+from encamp.model.token import Scope
 
 
 class AskStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -21,6 +29,10 @@ class AskHosts(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     hosts: tuple[str, ...] = ()
     brief: tuple[str, ...] | None = None
     """Only readings of these properties, and no definitions; None: everything."""
+    after: str = ""
+    """Only those whose names come after this."""
+    most: int | None = None
+    """At most so many."""
 
 
 class AskProperties(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -32,9 +44,23 @@ class AskProperties(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_de
 
 
 class AskMachines(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Answered by `SiteMachine`s."""
+    """Answered by `SiteMachine`s, sorted by host and id."""
 
     hosts: tuple[str, ...] = ()
+    id: str = ""
+    """One machine, by its name, its id, or the beginning of it; empty: all."""
+    environment: str = ""
+    """Only machines of this environment."""
+    states: tuple[State, ...] = ()
+    """Only machines in one of these; none: in any."""
+    owner: str = ""
+    """Only machines of this user."""
+    mine: bool = False
+    """Only machines that were made for requests of whoever asks."""
+    after: tuple[str, str] = ("", "")
+    """Only those after this host and id."""
+    most: int | None = None
+    """At most so many."""
 
 
 class AskEvents(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -121,8 +147,138 @@ class AskRecording(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_def
     """Everything triggers can see, now: one `Recording`, to test triggers against elsewhere."""
 
 
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Queue a request. Answered by its `RequestRecord` as soon as it is written down. An error says
+    what is wrong with it, or why no host of this site could ever take it.
+
+    Of `request`, `id`, `owner`, `groups`, `submitted`, `classes` and `size` are the manager's to
+    say: what is given there does not count."""
+
+    request: Request
+    key: str = ""
+    """Chosen by whoever asks: asked again with the same key, the same record is answered, and
+    nothing is queued twice."""
+
+
+class AskRequests(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by `RequestRecord`s, the latest first."""
+
+    id: str = ""
+    """The beginning of one's id, or its label; empty: all."""
+    last: int = 100
+    under_way: bool = False
+    """Only those that are not over."""
+
+
+class FollowRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by its `RequestRecord` now and whenever it has changed, until it is over."""
+
+    id: str
+
+
+class EndRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Cancel a request, however far it is. Answered by its `RequestRecord`."""
+
+    id: str
+
+
+class AskTicket(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Where to speak with a machine of a request that has begun, or with a machine. Answered by one
+    `Ticket`."""
+
+    request: str = ""
+    number: int = 0
+    machine: str = ""
+    """A machine of the site, by name, id or the beginning of its id: to run a command in it."""
+    exec: Exec | None = None
+    """What to run in the machine; only with `machine`."""
+
+
+class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    command: Command
+    timeout: float | None = None
+    inputs: tuple[Copy, ...] = ()
+    outputs: tuple[Copy, ...] = ()
+
+
+class MoveMachine(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Stop or remove a machine of one's own, or the like, wherever on the site it is. Answered by
+    one `CommandRecord`, as soon as it is written down."""
+
+    machine: str
+    """Its name, its id, or the beginning of that."""
+    move: Move
+    force: bool = False
+    """Remove it also if it is running."""
+
+
+class Move(StrEnum):
+    """What can be done with a machine; commands `machine.*` are called the same."""
+
+    STOP = "stop"
+    KILL = "kill"
+    PAUSE = "pause"
+    RESUME = "resume"
+    SUSPEND = "suspend"
+    RESTORE = "restore"
+    REMOVE = "remove"
+
+
+class AskWhy(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by one `Explanation`: of a job, machine, host, trigger or command."""
+
+    id: str
+    """Its id (or the beginning of it), name or label."""
+    hosts: int = 100
+    """At most so many hosts' reasons."""
+
+
+class AskEnvironments(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by `SiteEnvironment`s: those that whoever asks may use."""
+
+    name: str = ""
+
+
+class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by one `NewToken`."""
+
+    owner: str = ""
+    """Who it speaks for; empty: whoever asks."""
+    scope: Scope = Scope.READ
+    label: str = ""
+    lifetime: float
+    """Seconds until it ends."""
+
+
+class AskTokens(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by `Token`s: administrators see all, others their own."""
+
+
+class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """From now on it opens nothing. Answered by the `Token` that it was."""
+
+    id: str
+
+
+class AskAudit(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by `AuditEntry`s, oldest first."""
+
+    since: int = 0
+    """Only entries after this number."""
+    last: int | None = 100
+    """At most so many, the latest; None: all of them."""
+    who: str = ""
+
+
 Question = (
-    AskStatus
+    Submit
+    | AskRequests
+    | FollowRequest
+    | EndRequest
+    | AskTicket
+    | MoveMachine
+    | AskWhy
+    | AskStatus
     | AskHosts
     | AskProperties
     | AskMachines
@@ -136,7 +292,23 @@ Question = (
     | ReloadTriggers
     | ForgetHost
     | AskRecording
+    | AskEnvironments
+    | CreateToken
+    | AskTokens
+    | RevokeToken
+    | AskAudit
 )
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Shown to an agent, it opens one conversation: with one part of a request, or one command."""
+
+    host: str
+    id: str
+    """What is spoken with: `claim_id`, or a command's id."""
+    secret: str
+    meeting: Meeting | None = None
+    """Where; None: its host takes no clients."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,14 +325,30 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with it; empty: nothing."""
     messages: int
     """Taken from agents since it started."""
+    leads: bool = True
+    """If not, it stands by, and knows nothing of the site."""
+    leadership: Leadership = Leadership()
+    requests: dict[str, int] = {}
+    """How many are in each state, of those that are not over."""
 
 
-class SiteMachine(msgspec.Struct, frozen=True, kw_only=True):
+class SiteMachine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host: str
     """The agent's name."""
     known: bool
     """Is its host joined, so that this is how things are and not how they were?"""
     machine: Machine
+
+
+class SiteEnvironment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What there is to ask for."""
+
+    name: str
+    summary: str = ""
+    size: Size
+    network: str = "none"
+    classes: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
 
 
 class Output(msgspec.Struct, frozen=True):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,10 +12,20 @@ import msgspec
 from encamp import __version__
 from encamp.door import questions
 from encamp.door.peer import Peer
+from encamp.manager import administering, answering_requests, listing
+from encamp.manager.auditing import CHANGES
 from encamp.manager.notifying import without_secrets
-from encamp.manager.rights import check_right, chosen_hosts, present_hosts
+from encamp.manager.rights import (
+    administrators_only,
+    check_right,
+    chosen_hosts,
+    is_administrator,
+    present_hosts,
+)
+from encamp.manager.scopes import check_scope
 from encamp.model.command import IN_WORDS, OVER, CommandRecord
 from encamp.model.errors import Code, EncampError
+from encamp.model.event import Event, EventKind
 from encamp.model.host import Host, Presence
 
 if TYPE_CHECKING:
@@ -33,22 +42,54 @@ LOOK = "look"
 PATIENCE_WITH_STORE = 1.0
 """Seconds after which a store that does not answer is in trouble."""
 
+OF_REQUESTS = frozenset(kind for kind in EventKind if kind.name.startswith("REQUEST_"))
+
 Answer = AsyncIterator[msgspec.Struct]
 
 
 def answer(manager: Manager, peer: Peer, question: questions.Question) -> Answer:
-    return _ANSWERS[type(question)](manager, peer, question)
+    """Whichever door the question came through."""
+
+    def begin() -> Answer:
+        check_scope(peer, question)
+        return _ANSWERS[type(question)](manager, peer, question)
+
+    def begin_audited() -> Answer:
+        audited = type(question) in CHANGES
+        return manager.auditor.audited(peer, question, begin) if audited else begin()
+
+    gathered = manager.listener.gathered
+    if gathered.is_set() or isinstance(question, questions.AskStatus):
+        return begin_audited()
+    return _once(gathered, begin_audited)
 
 
-def is_administrator(peer: Peer) -> bool:
-    return peer.uid in (0, os.geteuid())
+async def _once(gathered: asyncio.Event, begin: Callable[[], Answer]) -> Answer:
+    """A manager that has just begun lets those wait who ask about the site."""
+    await gathered.wait()
+    items = begin()
+    try:
+        async for item in items:
+            yield item
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
 
 
-def _administrators_only(peer: Peer, what: str) -> None:
-    if not is_administrator(peer):
-        raise EncampError(
-            Code.NOT_PERMITTED, f"{peer.user} may not {what}.", "Ask an administrator of this site."
-        )
+async def whole_answer(
+    manager: Manager, peer: Peer, question: questions.Question
+) -> Sequence[msgspec.Struct]:
+    """All of it at once, which costs less where there is very much."""
+    if isinstance(question, questions.AskMachines):
+        check_scope(peer, question)
+        await manager.listener.gathered.wait()
+        return await listing.machines(manager, peer, question)
+    items = answer(manager, peer, question)
+    try:
+        return [item async for item in items]
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
 
 
 def _hosts(manager: Manager, patterns: tuple[str, ...]) -> list[Host]:
@@ -72,7 +113,9 @@ async def _status(manager: Manager, peer: Peer, asked: questions.AskStatus) -> A
         commands_under_way=len(manager.dispatcher.commands.records),
         triggers=len(manager.core.engine.views()),
         store=store,
+        requests=manager.desk.requests.standing.counts(),
         messages=manager.listener.messages,
+        leadership=manager.store.tenure.leadership(),
     )
 
 
@@ -91,7 +134,8 @@ async def _store_trouble(manager: Manager) -> str:
 
 
 async def _ask_hosts(manager: Manager, peer: Peer, asked: questions.AskHosts) -> Answer:
-    for host in _hosts(manager, asked.hosts):
+    hosts = [host for host in _hosts(manager, asked.hosts) if host.name > asked.after]
+    for host in hosts if asked.most is None else hosts[: max(0, asked.most)]:
         state = manager.core.picture.hosts.get(host.name)
         if state is not None:
             yield state.whole() if asked.brief is None else _brief(state.whole(), asked.brief)
@@ -129,12 +173,8 @@ def _check_properties(hosts: list[Host], names: tuple[str, ...]) -> None:
 
 
 async def _ask_machines(manager: Manager, peer: Peer, asked: questions.AskMachines) -> Answer:
-    for host in _hosts(manager, asked.hosts):
-        state = manager.core.picture.hosts[host.name]
-        for machine in list(state.machines.values()):
-            yield questions.SiteMachine(
-                host=host.name, known=host.presence is Presence.JOINED, machine=machine
-            )
+    for found in await listing.machines(manager, peer, asked):
+        yield found
 
 
 async def _ask_events(manager: Manager, peer: Peer, asked: questions.AskEvents) -> Answer:
@@ -149,12 +189,20 @@ async def _ask_events(manager: Manager, peer: Peer, asked: questions.AskEvents) 
     while True:
         for event in events:
             number = max(number, event.number)
-            yield event
+            if _may_hear(peer, event):
+                yield event
         if not asked.follow:
             return
         await manager.recorder.news.wait(heard)
         heard = manager.recorder.news.count
         events = await manager.store.events(number, None, names)
+
+
+def _may_hear(peer: Peer, event: Event) -> bool:
+    """How requests get on is told to their owners, and to administrators."""
+    if event.kind not in OF_REQUESTS:
+        return True
+    return event.facts.get("owner") == peer.user or is_administrator(peer)
 
 
 def _refuse_commands_for_hosts(manager: Manager, asked: questions.IssueCommand) -> None:
@@ -167,10 +215,21 @@ def _refuse_commands_for_hosts(manager: Manager, asked: questions.IssueCommand) 
             )
 
 
+def _refuse_internal(manager: Manager, name: str) -> None:
+    definition = manager.core.commands().get(name)
+    if definition is not None and definition.internal:
+        raise EncampError(
+            Code.USAGE,
+            f"'{name}' is for the manager to issue.",
+            "'encamp run', 'encamp start' and 'encamp exec' have it issued for you.",
+        )
+
+
 async def _issue(manager: Manager, peer: Peer, asked: questions.IssueCommand) -> Answer:
     if not asked.hosts:
         raise EncampError(Code.USAGE, "No host was named.", "Name some, or '*' for all.")
     _refuse_commands_for_hosts(manager, asked)
+    _refuse_internal(manager, asked.name)
     hosts = _hosts(manager, asked.hosts)
     if not is_administrator(peer):
         for host in hosts:
@@ -193,7 +252,7 @@ async def _issue(manager: Manager, peer: Peer, asked: questions.IssueCommand) ->
 def _check_command(manager: Manager, peer: Peer, record: CommandRecord) -> None:
     """What a command was told, and what came of it, is its issuer's business."""
     if record.issuer != peer.user:
-        _administrators_only(peer, f"see or cancel what {record.issuer} issued")
+        administrators_only(peer, f"see or cancel what {record.issuer} issued")
 
 
 async def _ask_commands(manager: Manager, peer: Peer, asked: questions.AskCommands) -> Answer:
@@ -288,7 +347,7 @@ async def _ask_log(manager: Manager, peer: Peer, asked: questions.AskTriggerLog)
 
 
 async def _reload(manager: Manager, peer: Peer, asked: questions.ReloadTriggers) -> Answer:
-    _administrators_only(peer, "load triggers")
+    administrators_only(peer, "load triggers")
     manager.load_triggers()
     manager.core.engine.release()
     async for view in _ask_triggers(manager, peer, questions.AskTriggers()):
@@ -296,12 +355,12 @@ async def _reload(manager: Manager, peer: Peer, asked: questions.ReloadTriggers)
 
 
 async def _forget(manager: Manager, peer: Peer, asked: questions.ForgetHost) -> Answer:
-    _administrators_only(peer, "have hosts forgotten")
+    administrators_only(peer, "have hosts forgotten")
     yield await manager.forget(asked.host)
 
 
 async def _record(manager: Manager, peer: Peer, asked: questions.AskRecording) -> Answer:
-    _administrators_only(peer, "record the site")
+    administrators_only(peer, "record the site")
     import time
 
     yield questions.Recording(
@@ -327,4 +386,16 @@ _ANSWERS: dict[type, Callable[[Manager, Peer, Any], Answer]] = {
     questions.ReloadTriggers: _reload,
     questions.ForgetHost: _forget,
     questions.AskRecording: _record,
+    questions.Submit: answering_requests.submit,
+    questions.AskRequests: answering_requests.ask_requests,
+    questions.FollowRequest: answering_requests.follow,
+    questions.EndRequest: answering_requests.end,
+    questions.AskTicket: answering_requests.ask_ticket,
+    questions.MoveMachine: answering_requests.move,
+    questions.AskWhy: answering_requests.ask_why,
+    questions.AskEnvironments: administering.ask_environments,
+    questions.CreateToken: administering.create_token,
+    questions.AskTokens: administering.ask_tokens,
+    questions.RevokeToken: administering.revoke_token,
+    questions.AskAudit: administering.ask_audit,
 }

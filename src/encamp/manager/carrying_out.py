@@ -18,6 +18,7 @@ from encamp.core.actions import (
     Judged,
     Judgement,
     Notify,
+    PlaceMachines,
     Step,
 )
 from encamp.manager.dispatching import Dispatcher
@@ -65,7 +66,10 @@ class Hands:
         recorder: Recorder,
         store: Store,
         remember: Callable[[], Awaitable[None]],
+        place: Callable[[PlaceMachines, str], Awaitable[None]],
     ) -> None:
+        """`place`: has one machine placed by a request of this id, if there is none of it yet."""
+        self._place = place
         self._dispatcher = dispatcher
         self._querier = querier
         self._notifier = notifier
@@ -131,6 +135,8 @@ class Hands:
         for action in actions:
             if isinstance(action, IssueCommand):
                 action = InOrder(action.issuer.removeprefix("trigger:"), ((action,),))
+            elif isinstance(action, PlaceMachines):
+                action = InOrder(action.trigger, ((action,),))
             if isinstance(action, InOrder):
                 plans[f"{PLANS}{uuid.uuid4().hex}"] = _planned(Plan(action))
             elif not isinstance(action, Judged):
@@ -196,6 +202,9 @@ class Hands:
             if isinstance(step, IssueCommand):
                 failed = await self._issue(step, ids, issued, begun=begun)
                 wrong += [failed] if failed else []
+            elif isinstance(step, PlaceMachines):
+                failed = await self._have_placed(step, ids)
+                wrong += [failed] if failed else []
             elif not begun:
                 self._do(step)
         for command in issued:
@@ -211,6 +220,21 @@ class Hands:
                 self._querier.ask(step.hosts, step.properties)
             case Notify():
                 self._notifier.notify(step)
+
+    async def _have_placed(self, step: PlaceMachines, ids: tuple[str, ...]) -> str:
+        """Returns what went wrong."""
+        try:
+            for request in ids:
+                await self._place(step, request)
+        except EncampError as error:
+            wrong = f"machines of {step.environment} could not be asked for"
+            self._recorder.event(
+                EventKind.NOTIFICATION,
+                f"Trigger {step.trigger}: {wrong}: {error}",
+                subject=step.trigger,
+            )
+            return wrong
+        return ""
 
     async def _issue(
         self, step: IssueCommand, ids: tuple[str, ...], issued: list[str], *, begun: bool
@@ -242,12 +266,19 @@ class Hands:
 
 
 def _planned(plan: Plan) -> Plan:
-    """With ids for the commands of its step."""
+    """With ids for the commands and requests of its step."""
     ids = tuple(
-        tuple(uuid.uuid4().hex for _ in step.hosts) if isinstance(step, IssueCommand) else ()
+        tuple(uuid.uuid4().hex for _ in range(_parts(step)))
         for step in plan.action.steps[plan.step]
     )
     return msgspec.structs.replace(plan, ids=ids)
+
+
+def _parts(step: Step) -> int:
+    """How many commands or requests it consists of."""
+    if isinstance(step, IssueCommand):
+        return len(step.hosts)
+    return step.count if isinstance(step, PlaceMachines) else 0
 
 
 def _event(entry: Judged, host: str) -> Event:

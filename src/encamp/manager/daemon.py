@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,26 +21,32 @@ from encamp.core.happenings import (
     Forgotten,
     Happening,
     Joined,
+    PolicyRead,
     TimePassed,
 )
 from encamp.core.schema import Schema
 from encamp.core.step import Core
 from encamp.core.triggers.memory import OneTrigger, TriggerMemory
+from encamp.describe.site_file import load_site
 from encamp.door.peer import Peer
 from encamp.door.questions import Question
 from encamp.door.server import Door
-from encamp.door.socket_file import check_free
 from encamp.home import Home
 from encamp.local_time import local_zone
 from encamp.manager.answering import answer
+from encamp.manager.auditing import Auditor
 from encamp.manager.carrying_out import Hands
+from encamp.manager.desk import Desk, ticket_key
 from encamp.manager.dispatching import Dispatcher
+from encamp.manager.environments import environment_facts
 from encamp.manager.listening import Listener
 from encamp.manager.membership import Membership
 from encamp.manager.notifying import Notifier
+from encamp.manager.parts import RUN
 from encamp.manager.querying import Querier
 from encamp.manager.recording import Recorder
 from encamp.manager.store.store import Store
+from encamp.manager.tokens import Tokens
 from encamp.manager.traffic import Pace
 from encamp.manager.triggers import read_site_triggers
 from encamp.model.command import CommandDefinition, CommandRecord
@@ -47,7 +54,10 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.event import EventKind
 from encamp.model.host import Host, Presence
 from encamp.model.property import PropertyDefinition, Value
-from encamp.model.site import MANAGER, Site
+from encamp.model.site import MANAGER, Api, Site
+
+if TYPE_CHECKING:
+    from encamp.manager.api.server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +88,15 @@ class Manager:
         self.started = time.time()
         self.core = Core(definitions, commands, settled=False, zone=local_zone())
         self.store: Store
+        self.auditor: Auditor
+        self.tokens: Tokens
+        self.api: ApiServer | None = None
+        """Where it answers over HTTP, if it does."""
         self.recorder: Recorder
         self.listener: Listener
         self.dispatcher: Dispatcher
         self.querier: Querier
+        self.desk: Desk
         self._door = door
         self._opening = opening
         self._environments = environments
@@ -91,13 +106,18 @@ class Manager:
         self._poked = asyncio.Event()
         self._hands: Hands
 
-    async def run(self, ready: Callable[[], None] | None = None) -> None:
+    async def run(self, store: Store, ready: Callable[[], None] | None = None) -> None:
         """Until cancelled, or until the bus will not have us."""
-        check_free(self._door)
+        self.store = store
+        self.instance = store.tenure.instance
         async with AsyncExitStack() as held:
-            self.store = await held.enter_async_context(await self._open_store())
             self.recorder = Recorder(self.store)
             self.store.watch_trouble(self._store_trouble)
+            self.auditor = Auditor(self.store)
+            self.tokens = Tokens(self.store)
+            await self.auditor.load()
+            await self.tokens.load()
+            held.push_async_callback(self.auditor.close)
             self.listener = Listener(
                 self.instance,
                 self.site.presence,
@@ -109,7 +129,9 @@ class Manager:
             bus = self._opening(MANAGER, (), self.listener.take)
             pace = Pace(self.site.traffic.limit)
             hosts = self.core.picture.hosts
-            self.dispatcher = Dispatcher(hosts, self.store, bus, pace, self._command_moved)
+            self.dispatcher = Dispatcher(
+                hosts, self.store, bus, pace, self._command_moved, self._phased
+            )
             self.querier = Querier(hosts, bus, pace)
             self.listener.tell(bus, self.dispatcher, self.querier)
             notifier = Notifier(self.recorder, self.site.mail_program)
@@ -120,6 +142,18 @@ class Manager:
                 self.recorder,
                 self.store,
                 self._remember,
+                lambda wanted, request: self.desk.requests.place(wanted, request),
+            )
+            self.desk = Desk(
+                self.core,
+                self.store,
+                self.dispatcher,
+                bus,
+                pace,
+                self.recorder,
+                self.happened,
+                lambda: self.site,
+                await ticket_key(self.store),
             )
             await self._remember_site()
             recording = asyncio.create_task(self.recorder.run())
@@ -129,12 +163,16 @@ class Manager:
             held.push_async_callback(self.querier.close)
             held.push_async_callback(self.dispatcher.close)
             held.push_async_callback(self.listener.close)
+            held.push_async_callback(self.desk.close)
             await held.enter_async_context(Door(self._door, self._answer))
+            if self.site.api is not None:
+                await held.enter_async_context(self._open_api(self.site.api))
             await bus.watch(self.listener.membership)
-            self.recorder.event(EventKind.MANAGER_STARTED, "The manager has started.")
+            self.recorder.event(EventKind.MANAGER_STARTED, store.tenure.announcement)
             async with asyncio.TaskGroup() as tasks:
                 for work in (
                     self._hands.run(),
+                    self.desk.run(),
                     self._watch_clock(),
                     self._find_everybody(),
                     self.dispatcher.sweep(),
@@ -147,21 +185,12 @@ class Manager:
                 if ready is not None:
                     ready()
 
-    async def _open_store(self) -> Store:
-        """Later the manager waits for its store; without one there is nothing to begin with."""
-        try:
-            return await Store.open(self.site.store, self.home.prepare())
-        except EncampError as error:
-            if error.code is not Code.UNREACHABLE:
-                raise
-            raise EncampError(
-                error.code,
-                error.sentence,
-                "Start the manager again when it does: see 'store' in site.yaml, and whether the"
-                " database runs and can be reached.",
-                transient=True,
-                detail=error.detail,
-            ) from error
+    def _open_api(self, api: Api) -> ApiServer:
+        """What it is made of is loaded only where it is wanted."""
+        from encamp.manager.api.server import ApiServer
+
+        self.api = ApiServer(self, api)
+        return self.api
 
     async def _until_ended(self, bus: Bus) -> None:
         raise await bus.ended()
@@ -182,8 +211,11 @@ class Manager:
                 reason = f"host {host.name} is {host.presence.value}"
                 self.core.picture.lose_sight(state, reason)
         self.happened(EnvironmentsRead(self._environments))
+        self.happened(PolicyRead(self.site.placement))
+        await self.desk.remember()
         for record in await self.dispatcher.resume():
-            self.happened(CommandMoved(record))
+            if record.name != RUN:
+                self.happened(CommandMoved(record))
         with contextlib.suppress(EncampError):  # It was told.
             self.load_triggers()
         parts = []
@@ -197,6 +229,47 @@ class Manager:
         await self.listener.find_everybody()
         self.core.settled = True
         self.happened(TimePassed())
+        self._check_policy()
+        await self.desk.successor.go_on()
+
+    def _check_policy(self) -> None:
+        """Now that it is known what hosts are like."""
+        try:
+            self.core.check_policy(self.site.placement)
+        except EncampError as error:
+            wrong = error.detail.splitlines()[0] if error.detail else error.sentence
+            sentence = f"A rank of 'placement' in site.yaml is left aside: {wrong}"
+            self.recorder.event(EventKind.TRIGGERS_REFUSED, sentence)
+
+    def reload(self) -> None:
+        """Go by the site's files as they are now: how hosts are shared, environments, triggers.
+        With a mistake in one of them, what it said before stays."""
+        wrong: list[EncampError] = []
+        for load in (
+            self._load_policy,
+            self._load_environments,
+            self._load_certificate,
+            self.load_triggers,
+        ):
+            try:
+                load()
+            except EncampError as error:
+                wrong.append(error)
+        if wrong:
+            raise wrong[0]
+
+    def _load_certificate(self) -> None:
+        if self.api is not None:
+            self.api.reload()
+
+    def _load_policy(self) -> None:
+        site = load_site() or Site()
+        self.core.check_policy(site.placement)
+        self.site = msgspec.structs.replace(self.site, placement=site.placement, submit=site.submit)
+        self.happened(PolicyRead(site.placement))
+
+    def _load_environments(self) -> None:
+        self.happened(EnvironmentsRead(environment_facts()))
 
     def load_triggers(self) -> None:
         """Watch the triggers that are in the site's files now. If there is a mistake in them, those
@@ -250,6 +323,7 @@ class Manager:
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
     def happened(self, happening: Happening) -> None:
+        following = self.desk.see(happening)
         joins = self._refused and isinstance(happening, Joined)
         known = self._vocabulary() if joins else None
         decision = self.core.step(happening, time.time())
@@ -261,7 +335,11 @@ class Manager:
             self.recorder.events(decision.events)
         if decision.actions:
             self._hands.take(decision.actions)
+        if decision.placement:
+            self.desk.take(decision.placement)
         self._poked.set()
+        for moved in following:
+            self.happened(moved)
 
     def _vocabulary(self) -> tuple[Schema, int]:
         """Differs when there is something new that triggers can speak of."""
@@ -297,7 +375,14 @@ class Manager:
             await self.store.keep(key, msgspec.msgpack.encode(one))
 
     def _command_moved(self, record: CommandRecord) -> None:
-        self.happened(CommandMoved(record))
+        if record.name == RUN:
+            self.desk.command_moved(record)
+        else:
+            self.happened(CommandMoved(record))
+
+    def _phased(self, record: CommandRecord) -> None:
+        if record.name == RUN:
+            self.desk.command_moved(record)
 
     def _store_trouble(self, trouble: str) -> None:
         self.recorder.event(

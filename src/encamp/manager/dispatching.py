@@ -18,6 +18,7 @@ from encamp.manager.under_way import Moved, UnderWay
 from encamp.model.arguments import check_arguments, from_texts
 from encamp.model.command import (
     COMMAND_TRANSITIONS,
+    LONGEST,
     OVER,
     CommandDefinition,
     CommandRecord,
@@ -36,11 +37,17 @@ SWEEP = 5.0
 
 class Dispatcher:
     def __init__(
-        self, hosts: Mapping[str, HostState], store: Store, bus: Bus, pace: Pace, moved: Moved
+        self,
+        hosts: Mapping[str, HostState],
+        store: Store,
+        bus: Bus,
+        pace: Pace,
+        moved: Moved,
+        phased: Moved | None = None,
     ) -> None:
         self._hosts = hosts
         self._store = store
-        self.commands = UnderWay(store, moved)
+        self.commands = UnderWay(store, moved, phased)
         self._sender = Sender(hosts, bus, pace, self.commands)
         self._moved = moved
 
@@ -65,6 +72,17 @@ class Dispatcher:
             self._record(known, host, name, arguments, issuer, timeout, texts, now)
             for known, host in zip(known_by, hosts, strict=True)
         ]
+        return await self.issue_prepared(records)
+
+    def prepared(
+        self, command_id: str, host: str, name: str, arguments: Mapping[str, Value], issuer: str
+    ) -> CommandRecord:
+        """What could be issued, checked; it may take as long as it likes."""
+        now = time.time()
+        return self._record(command_id, host, name, arguments, issuer, LONGEST, False, now)
+
+    async def issue_prepared(self, records: list[CommandRecord]) -> list[CommandRecord]:
+        """Can be asked again, if it is not known whether the store has written them."""
         await self._store.add_commands(records)
         for record in records:
             self._take_on(record)
@@ -88,11 +106,11 @@ class Dispatcher:
             arguments = from_texts(definition, {key: str(arguments[key]) for key in arguments})
         checked = check_arguments(definition, arguments)
         limit = definition.timeout if timeout is None else timeout
-        if not 0 < limit <= 30 * 86400:
+        if not 0 < limit <= LONGEST:
             raise EncampError(
                 Code.USAGE,
                 f"A time limit of {limit} seconds makes no sense.",
-                "Give at most 30 days.",
+                f"Give at most {LONGEST / 86400:.0f} days.",
             )
         return CommandRecord(
             id=command_id,
@@ -165,6 +183,23 @@ class Dispatcher:
             raise
         return self.commands.records.get(record.id, record)
 
+    async def stop(self, record: CommandRecord) -> None:
+        """Like `cancel`, but for good: its agent is told as soon as it is there, whatever is
+        restarted until then."""
+        record = self.commands.records.get(record.id, record)
+        if record.state in OVER:
+            return
+        self.commands.to_stop.add(record.id)
+        known = record.id in self.commands.records
+        if record.state is CommandState.WAITING and known and record.id not in self.commands.tried:
+            reason = "cancelled before it was sent"
+            await self.commands.move(record, CommandState.CANCELLED, reason)
+            return
+        record = await self.commands.move(record, record.state, "its agent is told to stop it")
+        if record.state not in OVER:
+            self._sender.send(record.host, [record])
+            self._sender.try_again()
+
     # ── what is known at first ───────────────────────────────────────────────────────────────────
 
     async def resume(self) -> list[CommandRecord]:
@@ -200,9 +235,8 @@ class Dispatcher:
                 again.append(record)
             elif record.state is CommandState.RUNNING:
                 if record.id in self.commands.missing:
-                    await self.commands.move(
-                        record, CommandState.LOST, "its agent knows nothing of it any more"
-                    )
+                    reason = "its agent knows nothing of it any more"
+                    await self.commands.move(record, CommandState.LOST, reason, phase="")
                 else:
                     self.commands.missing.add(record.id)
                     ask_again = True
@@ -230,7 +264,7 @@ class Dispatcher:
             await self._sender.expire(record)
         elif now > record.issued + record.timeout + GRACE:
             reason = "its host is gone, and nobody knows how it ended"
-            await self.commands.move(record, CommandState.LOST, reason)
+            await self.commands.move(record, CommandState.LOST, reason, phase="")
 
     # ── news ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,6 +291,8 @@ class Dispatcher:
                 if record.state in OVER
                 else (await self._store.command(news.id)).output
             )
+        if news.state is record.state and news.phase:
+            self.commands.get_on(news.id, news.phase, news.machine)
         if news.state is not record.state or news.value is not None:
             await self.commands.move(
                 record,
@@ -266,6 +302,8 @@ class Dispatcher:
                 ended=news.ended,
                 value=news.value,
                 exit_code=news.exit_code,
+                phase=news.phase if news.state in OVER else news.phase or record.phase,
+                machine=news.machine or record.machine,
             )
         self.commands.tell(news.id)
         return had

@@ -1,4 +1,5 @@
-"""Who follows which commands. Nothing is missed between two looks, however long a look takes."""
+"""Who follows what: commands, or requests. Nothing is missed between two looks, however long a look
+takes."""
 
 from __future__ import annotations
 
@@ -35,6 +36,10 @@ class Followers:
         """A command, or its output, has got on."""
         for follower in self._of.get(command_id, ()):
             follower.tell(command_id)
+
+    def follows(self, command_id: str) -> bool:
+        """Does anybody?"""
+        return command_id in self._of
 
     @contextmanager
     def follow(self, wanted: Iterable[str]) -> Iterator[Follower]:

@@ -29,10 +29,13 @@ from encamp.manager.taking import Account, Shared, nonsense
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import EventKind
 from encamp.model.host import Host, Presence
+from encamp.model.meeting import Meeting
 from encamp.model.site import EVERYBODY, MANAGER, Presences
 
 HELLO_PATIENCE = 5.0
 """Seconds in which an agent that is on the bus should have introduced itself."""
+PROMPT = 2.0
+"""Seconds in which an agent that is well answers."""
 HELLOS_A_SECOND = 500.0
 """How many agents a manager that has just started asks to introduce themselves."""
 
@@ -62,6 +65,9 @@ class Listener:
         self._introducing: dict[str, asyncio.Task[None]] = {}
         self.expected: dict[str, Host] = {}
         """Hosts that a former manager knew, and that have not been heard of yet."""
+        self.gathered = asyncio.Event()
+        """All are heard of who answer at once. Before that, what is asked about the site would be
+        answered wrongly."""
         self.messages = 0
         """Taken since it began."""
 
@@ -71,22 +77,34 @@ class Listener:
         self._dispatcher = dispatcher
         self._querier = querier
 
+    def meeting_of(self, host: str) -> Meeting | None:
+        """Where clients can speak with what runs on a host that is here."""
+        account = self._accounts.get(host)
+        return None if account is None else account.meeting
+
     async def find_everybody(self) -> None:
         """Ask those who are there to introduce themselves; who does not in time is lost."""
         within = len(self.expected) / HELLOS_A_SECOND
         hello = SayHello(manager=self._instance, within=within)
         await self._bus.multicast(EVERYBODY, encode(hello))
-        # Those who are on the bus are heard of in this time, known before or not.
-        await asyncio.sleep(self._presence.interval + 1.0)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within + HELLO_PATIENCE + self._presence.silence):
-                while self.expected:
-                    await self._recorder.news.wait()
+        if not self.expected:
+            self.gathered.set()
+            # Those who are on the bus, and whom nobody knew before, are heard of in this time.
+            await asyncio.sleep(self._presence.interval + 1.0)
+        await self._until_heard(within + PROMPT)
+        self.gathered.set()
+        await self._until_heard(HELLO_PATIENCE + self._presence.silence)
         for host in list(self.expected.values()):
             reason = "nothing was heard of it since the manager started"
             self._picture.put_host(host)
             self._gone(host.name, Presence.LOST, reason)
         self.expected.clear()
+
+    async def _until_heard(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.expected:
+                    await self._recorder.news.wait()
 
     # ── who is there ─────────────────────────────────────────────────────────────────────────────
 

@@ -1,14 +1,32 @@
-"""Who may issue which command to which host. All that is not granted is refused."""
+"""Who is an administrator, and who else may issue which command to which host. All that is not
+granted is refused."""
 
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Collection, Sequence
 
 from encamp.core.picture import joined
+from encamp.door.peer import Peer
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import Host
 from encamp.model.site import Right
+from encamp.model.token import Scope
+
+
+def is_administrator(peer: Peer) -> bool:
+    """With a token, its scope decides, whoever its owner is."""
+    if peer.scope is not None:
+        return peer.scope is Scope.ADMINISTER
+    return peer.uid in (0, os.geteuid())
+
+
+def administrators_only(peer: Peer, what: str) -> None:
+    if not is_administrator(peer):
+        raise EncampError(
+            Code.NOT_PERMITTED, f"{peer.user} may not {what}.", "Ask an administrator of this site."
+        )
 
 
 def check_right(
@@ -16,7 +34,7 @@ def check_right(
 ) -> None:
     """Refuse what nobody has granted to this user."""
     if any(
-        _fits_user(right, user, groups)
+        fits_user(right.who, user, groups)
         and any(fnmatch.fnmatchcase(command, pattern) for pattern in right.commands)
         and fits_host(right.hosts, host)
         for right in rights
@@ -29,8 +47,19 @@ def check_right(
     )
 
 
-def _fits_user(right: Right, user: str, groups: Collection[str]) -> bool:
-    return any(who[1:] in groups if who.startswith("@") else who == user for who in right.who)
+def fits_user(named: Sequence[str], user: str, groups: Collection[str]) -> bool:
+    """Is somebody named, or in one of the `@group`s?"""
+    return any(who[1:] in groups if who.startswith("@") else who == user for who in named)
+
+
+def check_submit(named: Sequence[str], user: str, groups: Collection[str]) -> None:
+    """Refuse machines to whom the site does not give any."""
+    if named and not fits_user(named, user, groups):
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            f"{user} may not ask for machines of this site.",
+            "An administrator can name you under 'submit' in site.yaml.",
+        )
 
 
 def fits_host(patterns: Sequence[str], host: Host) -> bool:

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from encamp.bus.bus import Bus
 from encamp.bus.messages import Cancel, Execute, encode
 from encamp.core.picture import HostState, joined
+from encamp.manager.parts import RUN
 from encamp.manager.recording import Signal
 from encamp.manager.traffic import Pace
 from encamp.manager.under_way import UnderWay
 from encamp.model.command import CommandRecord, CommandState
-from encamp.model.errors import EncampError
+from encamp.model.errors import Code, EncampError
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,9 @@ class Sender:
                 await self.ask_to_stop(record)
                 return True
         except EncampError as error:
-            if error.transient:
+            # Room for a machine that was promised and is not there any more is not waited for here.
+            lapsed = record.name == RUN and error.code is Code.NO_ROOM
+            if error.transient and not lapsed:
                 log.info("%s is told again about %s: %s", record.host, record.name, error)
                 return False
             await self._commands.move(record, CommandState.REFUSED, str(error))

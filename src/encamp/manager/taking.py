@@ -15,6 +15,7 @@ import msgspec
 from encamp.bus.messages import CommandNews, Hello, Report
 from encamp.core.happenings import Joined, Reported
 from encamp.core.kinds import HOST_FACTS
+from encamp.manager.parts import part_id
 from encamp.model.command import NAME as COMMAND_NAME
 from encamp.model.command import CommandDefinition
 from encamp.model.errors import Code, EncampError
@@ -34,10 +35,15 @@ MOST_SHARED = 1000
 MOST_TROUBLES = 10
 MOST_MACHINES = 10_000
 MOST_GROUPS = 100
+MOST_OWNERS = 100_000
+MOST_CLAIMS = 10_000
+LONGEST_NAME = 254
 LONGEST_TEXT = 2000
 """Characters of a sentence or a name that an agent writes."""
 MOST_BYTES = 16 << 20
 """What the readings of one host may take in the manager."""
+MEETING = re.compile(r"/(.*/)?meeting-[0-9a-f]{1,16}\.sock")
+"""Where an agent takes clients on its host: they go where it says, and to no other sockets."""
 LATEST = 253_402_300_800.0
 """Seconds since 1970 when years have five digits. What is later can be no date."""
 LONGEST_WAY = 60.0
@@ -50,6 +56,7 @@ T = TypeVar("T")
 _property = re.compile(PROPERTY_NAME).fullmatch
 _command = re.compile(COMMAND_NAME).fullmatch
 _group = re.compile(HOST_NAME).fullmatch
+_fingerprint = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class Shared:
@@ -77,6 +84,7 @@ class Account:
     def __init__(self, hello: Hello, now: float) -> None:
         self.instance = hello.instance
         self.home = hello.home
+        self.meeting = hello.meeting
         self.offset = _offset(hello, now)
         self.kinds: dict[str, ValueKind] = {
             definition.name: definition.return_type for definition in hello.properties
@@ -97,6 +105,8 @@ class Account:
             readings=self._readings(name, hello.readings, length),
             machines=self._machines(name, hello.machines),
             troubles=tuple(trouble[:LONGEST_TEXT] for trouble in hello.troubles[:MOST_TROUBLES]),
+            owners=hello.owners,
+            claims=hello.claims,
         )
 
     def reported(self, name: str, report: Report, length: int) -> Reported:
@@ -119,6 +129,8 @@ class Account:
             news,
             value=news.value if sensible else None,
             reason=news.reason[:LONGEST_TEXT] if sensible else "what it returned is no value",
+            phase=news.phase[:LONGEST_NAME],
+            machine=news.machine[:LONGEST_NAME],
             started=self.moment(news.started),
             ended=self.moment(news.ended),
         )
@@ -208,6 +220,7 @@ def check_definitions(name: str, hello: Hello) -> None:
         raise nonsense("it is in groups whose names are none, or in too many")
     if max(len(hello.instance), len(hello.home)) > 64 or not hello.instance:
         raise nonsense("it does not say properly which run of an agent it is")
+    _check_for_requests(hello)
     for definition in hello.properties:
         if definition.name in HOST_FACTS:
             raise nonsense(f"'{definition.name}' is for the manager to say")
@@ -221,6 +234,25 @@ def check_definitions(name: str, hello: Hello) -> None:
         sensible = math.isfinite(command.timeout) and all(map(is_value, defaults))
         if not (_command(command.name) and sensible and _short(command)):
             raise nonsense(f"it offers a command '{command.name[:64]}'")
+
+
+def _check_for_requests(hello: Hello) -> None:
+    owners = hello.owners or ()
+    if len(owners) > MOST_OWNERS or any(len(owner) > LONGEST_NAME for owner in owners):
+        raise nonsense("it can make machines for too many users, or for some that are none")
+    if len(hello.claims) > MOST_CLAIMS or not all(map(part_id, hello.claims)):
+        raise nonsense("it has promised too many machines, or some that are none")
+    meeting = hello.meeting
+    if meeting is None:
+        return
+    texts = (meeting.address, meeting.socket)
+    if (
+        not 0 <= meeting.port < 1 << 16
+        or (meeting.port and not _fingerprint(meeting.fingerprint))
+        or any(len(text) > LONGEST_TEXT or not text.isprintable() for text in texts)
+        or (meeting.socket and MEETING.fullmatch(meeting.socket) is None)
+    ):
+        raise nonsense("where it takes clients is no place")
 
 
 def _short(definition: PropertyDefinition | CommandDefinition) -> bool:

@@ -17,9 +17,12 @@ Moved = Callable[[CommandRecord], None]
 
 
 class UnderWay:
-    def __init__(self, store: Store, moved: Moved) -> None:
+    def __init__(self, store: Store, moved: Moved, phased: Moved | None = None) -> None:
+        """`moved`: called with what has come into another state; `phased`: with what has not, but
+        has got on with its machine."""
         self._store = store
         self._moved = moved
+        self._phased = phased
         self.records: dict[str, CommandRecord] = {}
         self.tried: set[str] = set()
         """Those that may have arrived without our having heard so."""
@@ -48,6 +51,9 @@ class UnderWay:
         self, record: CommandRecord, state: CommandState, reason: str, **more: object
     ) -> CommandRecord:
         """Write down that it is in this state now; the record in effect."""
+        # How far it is with its machine may have been heard since.
+        known = self.records.get(record.id, record)
+        more = {"phase": known.phase, "machine": known.machine, **more}
         wanted = msgspec.structs.replace(
             record,
             state=state,
@@ -67,8 +73,22 @@ class UnderWay:
             self.records[record.id] = moved
         if moved.state is not former.state:
             self._moved(moved)
+        elif moved.phase != former.phase and self._phased is not None:
+            self._phased(moved)
         self.tell(record.id)
         return moved
+
+    def get_on(self, command_id: str, phase: str, machine: str) -> None:
+        """It is further with its machine. That is not worth a write of its own: its agent tells it
+        again to a manager that has not heard it."""
+        record = self.records.get(command_id)
+        if record is None or phase == record.phase:
+            return
+        machine = machine or record.machine
+        further = msgspec.structs.replace(record, phase=phase, machine=machine)
+        self.records[command_id] = further
+        if self._phased is not None:
+            self._phased(further)
 
     async def is_known(self, command_id: str) -> bool:
         """Was a command of this id ever issued?"""

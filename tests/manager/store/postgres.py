@@ -29,7 +29,6 @@ ADMINISTRATOR = "postgres"
 ACCOUNTS = ("postgres", "nobody")
 """Whom it runs as if the tests are run by root, which it refuses."""
 SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     # What a killed server leaves behind is removed with its directory.
     "dynamic_shared_memory_type": "mmap",
     "max_connections": "30",
@@ -50,7 +49,8 @@ def _account() -> dict[str, Any]:
 
 
 class PostgreSQL:
-    def __init__(self, directory: Path, *, fsync: bool) -> None:
+    def __init__(self, directory: Path, *, fsync: bool, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.directory = directory
         self.port = 0
         self._data = directory / "data"
@@ -67,7 +67,7 @@ class PostgreSQL:
         (self._data / "pg_hba.conf").write_text(
             f"local all {ADMINISTRATOR} trust\n"
             "local all all peer map=tests\n"
-            "host all all 127.0.0.1/32 scram-sha-256\n"
+            f"host all all {self.host}/24 scram-sha-256\n"
         )
         (self._data / "pg_ident.conf").write_text(f"tests {getpass.getuser()} {ROLE}\n")
         self.start()
@@ -86,10 +86,11 @@ class PostgreSQL:
 
     def start(self) -> None:
         if not self.port:
-            with socket.create_server(("127.0.0.1", 0)) as found:
+            with socket.create_server((self.host, 0)) as found:
                 self.port = found.getsockname()[1]
         settings = {
             **SETTINGS,
+            "listen_addresses": self.host,
             "fsync": "on" if self._fsync else "off",
             "port": str(self.port),
             "unix_socket_directories": str(self.directory),
@@ -172,7 +173,7 @@ class PostgreSQL:
                     connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def url(self, name: str, password: str = "s3cret%2Fword%40%3A") -> str:
-        return f"postgresql://{ROLE}:{password}@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://{ROLE}:{password}@{self.host}:{self.port}/{name}"
 
     def socket_url(self, name: str) -> str:
         """By the Unix socket, where the kernel says who we are."""
@@ -180,10 +181,10 @@ class PostgreSQL:
 
 
 @contextmanager
-def postgresql(*, fsync: bool = False) -> Iterator[PostgreSQL]:
-    """`fsync`: it waits for the disk, as it does for its users."""
+def postgresql(*, fsync: bool = False, host: str = "127.0.0.1") -> Iterator[PostgreSQL]:
+    """`fsync`: it waits for the disk, as it does for its users. `host`: where it listens."""
     directory = Path(tempfile.mkdtemp(prefix="encamp-pg-"))
-    server = PostgreSQL(directory, fsync=fsync)
+    server = PostgreSQL(directory, fsync=fsync, host=host)
     try:
         server.make()
         yield server

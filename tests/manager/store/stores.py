@@ -14,6 +14,9 @@ from encamp.manager.store.connecting import Possession
 from encamp.manager.store.store import Store
 from encamp.model.command import CommandRecord
 from encamp.model.event import Event, EventKind
+from encamp.model.job import MachineRequest, User
+from encamp.model.request import Request, RequestRecord, RequestState
+from encamp.model.size import MIB, Size
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -43,6 +46,28 @@ def command(id: str, host: str = "node1", **fields: Any) -> CommandRecord:
         id=id, host=host, name="machine.start", issuer="root", issued=1.0, timeout=60.0
     )
     return msgspec.structs.replace(usual, **fields)
+
+
+def request(
+    id: str,
+    owner: str = "alice",
+    *,
+    state: RequestState = RequestState.WAITING,
+    changed: float = 1.0,
+    ended: float = 0.0,
+    **fields: Any,
+) -> RequestRecord:
+    user = User("alice", 1000, 1000, "alice", (), "/home/alice")
+    asked = Request(
+        id=id,
+        owner=owner,
+        submitted=1.0,
+        environment="mini",
+        size=Size(1, 128 * MIB),
+        machine=MachineRequest("mini", user),
+    )
+    asked = msgspec.structs.replace(asked, **fields)
+    return RequestRecord(request=asked, state=state, changed=changed, ended=ended)
 
 
 def event(sentence: str = "Something happened.", host: str = "node1", **fields: Any) -> Event:

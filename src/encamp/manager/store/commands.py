@@ -143,6 +143,11 @@ def under_way(connection: Connection, after: int) -> tuple[list[CommandRecord], 
     return _records(found), found[-1].number if len(found) == PAGE else None
 
 
+def these(connection: Connection, ids: Sequence[str]) -> list[CommandRecord]:
+    query = select(*COLUMNS).where(commands.c.id.in_([key(name) for name in ids]))
+    return _records(connection.execute(query).all())
+
+
 def add_output(connection: Connection, command_id: str, offset: int, piece: bytes) -> int:
     row = commands.c.id == key(command_id)
     present = connection.scalar(select(commands.c.output).where(row))

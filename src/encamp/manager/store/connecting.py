@@ -8,19 +8,20 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from encamp.manager.store import line
 from encamp.manager.store.address import Address, Database
 from encamp.manager.store.migrations import SCHEMA
+from encamp.manager.store.tenure import Tenure
 from encamp.manager.store.troubles import Complaint, complaint, described
 from encamp.model.errors import Code, EncampError
 
-OWNER_LOCK = 0x456E63616D7002
-"""The number of the lock that a manager holds as long as it is connected, in PostgreSQL."""
 SETTLING = 5.0
 """Seconds that a manager which has just been killed is given to let go of its store, and a
 database that is just starting to be ready."""
@@ -78,17 +79,21 @@ def make_engine(address: Address) -> Engine:
 class Possession:
     """The store, as ours alone; and the connection to it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tenure: Tenure | None = None) -> None:
         self.address = address
+        self._tenure = tenure
         self._engine = make_engine(address)
         self._lock: int | None = None
+        self._process = 0
+        """In the server, that our last connection was to."""
 
-    def connect(self) -> Connection:
-        """A connection that owns the store, with patience for what is just starting or ending."""
+    def connect(self, is_over: Callable[[], bool] = lambda: False) -> Connection:
+        """A connection that owns the store, with patience for what is just starting or ending; and
+        with any patience for whoever owns it now, if that is wanted, until `is_over`."""
         limit = time.monotonic() + SETTLING
         while True:
             try:
-                return self._try()
+                return self._try(is_over)
             except DBAPIError as error:
                 starting = getattr(error.orig, "sqlstate", None) == "57P03" or (
                     "starting up" in str(error.orig)
@@ -101,15 +106,10 @@ class Possession:
                     raise
             except BlockingIOError:
                 if time.monotonic() > limit:
-                    raise EncampError(
-                        Code.WRONG_STATE,
-                        f"Another manager is using the store ({self.address}).",
-                        "Stop that one first; a site has one manager.",
-                        transient=True,
-                    ) from None
+                    raise self._in_use() from None
             time.sleep(POLL)
 
-    def _try(self) -> Connection:
+    def _try(self, is_over: Callable[[], bool]) -> Connection:
         if self.address.path is not None:
             self._lock_file(self.address.path)
         connection = self._engine.connect()
@@ -121,13 +121,32 @@ class Possession:
             else:
                 for name, value in POSTGRESQL_SETTINGS.items():
                     connection.exec_driver_sql(f"SET {name} TO {value}")
-                query = text("SELECT pg_try_advisory_lock(:lock)")
-                if not connection.scalar(query, {"lock": OWNER_LOCK}):
-                    raise BlockingIOError
+                self._lock_database(connection, is_over)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _lock_database(self, connection: Connection, is_over: Callable[[], bool]) -> None:
+        tenure = self._tenure
+        if tenure is not None and tenure.epoch:
+            line.take_again(connection, tenure, self._process)
+        elif tenure is not None and tenure.told is not None:
+            line.stand(connection, self.address, tenure, is_over)
+        else:
+            line.take(connection)
+        self._process = int(connection.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+    def _in_use(self) -> EncampError:
+        elsewhere = self.address.database is Database.POSTGRESQL
+        return EncampError(
+            Code.WRONG_STATE,
+            f"Another manager is using the store ({self.address}).",
+            "Stop that one first."
+            if elsewhere
+            else "Stop that one first; a standby needs a store in PostgreSQL.",
+            transient=True,
+        )
 
     def _lock_file(self, path: Path) -> None:
         """SQLite's own locks are let go after each transaction; this one is not. It also makes

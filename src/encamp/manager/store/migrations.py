@@ -97,8 +97,66 @@ MIGRATIONS = (
             "CREATE INDEX judged_by_time ON judged (at)",
         ),
     ),
+    Migration(
+        3,
+        "requests",
+        (
+            """CREATE TABLE requests (
+                id {key} NOT NULL PRIMARY KEY,
+                number {number} NOT NULL,
+                owner {key} NOT NULL,
+                label {key} NOT NULL,
+                state TEXT NOT NULL,
+                over_since {real},
+                document {bytes} NOT NULL)""",
+            "CREATE INDEX requests_by_number ON requests (number)",
+            "CREATE INDEX requests_by_owner ON requests (owner, number)",
+            "CREATE INDEX requests_by_label ON requests (label, number) WHERE label <> ''",
+            "CREATE INDEX requests_under_way ON requests (number) WHERE over_since IS NULL",
+            "CREATE INDEX requests_over ON requests (over_since) WHERE over_since IS NOT NULL",
+        ),
+    ),
+    Migration(
+        4,
+        "tokens, and the audit log",
+        (
+            """CREATE TABLE tokens (
+                id {key} NOT NULL PRIMARY KEY,
+                digest {bytes} NOT NULL,
+                document {bytes} NOT NULL)""",
+            """CREATE TABLE audit (
+                number {number} NOT NULL PRIMARY KEY,
+                at {real} NOT NULL,
+                name {key} NOT NULL,
+                document {bytes} NOT NULL)""",
+            "CREATE INDEX audit_by_name ON audit (name, number)",
+            "CREATE INDEX audit_by_time ON audit (at)",
+        ),
+    ),
+    Migration(
+        5,
+        "who leads, and who stands by",
+        (
+            """CREATE TABLE leadership (
+                place {number} NOT NULL PRIMARY KEY,
+                store {number} NOT NULL,
+                epoch {number} NOT NULL,
+                instance {key} NOT NULL,
+                host TEXT NOT NULL,
+                since {real} NOT NULL,
+                until {real} NOT NULL)""",
+            """CREATE TABLE managers (
+                instance {key} NOT NULL PRIMARY KEY,
+                host TEXT NOT NULL,
+                since {real} NOT NULL,
+                seen {real} NOT NULL,
+                trouble TEXT NOT NULL)""",
+        ),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
+LEADERSHIP = 5
+"""Since when the store says who leads."""
 
 
 def migrate(connection: Connection, address: Address, upto: int = NEWEST) -> None:
@@ -106,14 +164,7 @@ def migrate(connection: Connection, address: Address, upto: int = NEWEST) -> Non
     with transaction(connection, address.database, writes=True):
         if address.database is Database.POSTGRESQL:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-        present = _version(connection, address)
-        if present > NEWEST:
-            raise EncampError(
-                Code.CONFIGURATION,
-                f"The manager's store ({address}) was made by a newer Encamp: its schema is "
-                f"version {present}, this Encamp ({__version__}) knows versions up to {NEWEST}.",
-                "Start the newer Encamp, or put back a backup from before it was started.",
-            )
+        present = check_known(connection, address)
         if present == 0:
             _begin(connection, address)
         for migration in MIGRATIONS[present:upto]:
@@ -126,8 +177,20 @@ def migrate(connection: Connection, address: Address, upto: int = NEWEST) -> Non
             )
 
 
+def check_known(connection: Connection, address: Address) -> int:
+    """Which schema there is, if it is not newer than this Encamp; 0: none yet."""
+    present = _version(connection, address)
+    if present > NEWEST:
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"The manager's store ({address}) was made by a newer Encamp: its schema is "
+            f"version {present}, this Encamp ({__version__}) knows versions up to {NEWEST}.",
+            "Start the newer Encamp, or put back a backup from before it was started.",
+        )
+    return present
+
+
 def _version(connection: Connection, address: Address) -> int:
-    """Which schema there is; 0: none yet."""
     if address.database is Database.SQLITE:
         _check_ours(connection, address)
         schema = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, delete, select, tuple_
 
-from encamp.manager.store.tables import commands, events, judged, outputs
+from encamp.manager.store.tables import audit, commands, events, judged, outputs, requests
 
 AT_ONCE = 500
 """Rows that are removed in one transaction."""
@@ -25,6 +25,12 @@ def _old_events(before: float, connection: Connection) -> bool:
 def _old_judgements(before: float, connection: Connection) -> bool:
     old = select(judged.c.number).where(judged.c.at < before).limit(AT_ONCE)
     removed = connection.execute(delete(judged).where(judged.c.number.in_(old)))
+    return removed.rowcount == AT_ONCE
+
+
+def _old_audit(before: float, connection: Connection) -> bool:
+    old = select(audit.c.number).where(audit.c.at < before).limit(AT_ONCE)
+    removed = connection.execute(delete(audit).where(audit.c.number.in_(old)))
     return removed.rowcount == AT_ONCE
 
 
@@ -50,5 +56,17 @@ def _old_commands(before: float, connection: Connection) -> bool:
     return len(ids) == AT_ONCE
 
 
-PIECES: tuple[Piece, ...] = (_old_events, _old_judgements, _old_commands)
+def _old_requests(before: float, connection: Connection) -> bool:
+    old = select(requests.c.id).where(requests.c.over_since < before).limit(AT_ONCE)
+    removed = connection.execute(delete(requests).where(requests.c.id.in_(old)))
+    return removed.rowcount == AT_ONCE
+
+
+PIECES: tuple[Piece, ...] = (
+    _old_events,
+    _old_judgements,
+    _old_audit,
+    _old_commands,
+    _old_requests,
+)
 """Each removes some of what is older, and says whether there may be more."""

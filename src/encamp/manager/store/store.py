@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, delete, select
 
 from encamp.core.actions import Judged
 from encamp.home import Home
-from encamp.manager.store import commands, retention, tables
-from encamp.manager.store.address import Database, read_address
+from encamp.manager.store import commands, requests, retention, tables
+from encamp.manager.store.address import Address, Database, read_address
 from encamp.manager.store.backlog import Backlog
+from encamp.manager.store.beginning import begin_tenure
 from encamp.manager.store.connecting import Possession
 from encamp.manager.store.documents import (
     LARGEST_DOCUMENT,
@@ -26,15 +30,17 @@ from encamp.manager.store.documents import (
     key,
     lenient_document,
 )
+from encamp.manager.store.jobs import Work
 from encamp.manager.store.log import MOST_NAMES, Entry, Log
-from encamp.manager.store.migrations import migrate
 from encamp.manager.store.statements import put
+from encamp.manager.store.tenure import SupersededError, Tenure, cut_off
 from encamp.manager.store.transactions import transaction
 from encamp.manager.store.worker import Worker
 from encamp.model.command import CommandRecord
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import Event
 from encamp.model.host import Host
+from encamp.model.request import RequestRecord
 
 PATIENCE = 30.0
 """Seconds that callers wait for a database that does not answer."""
@@ -47,7 +53,10 @@ LOOKED_THROUGH = 20_000
 LARGEST_NUMBER = 2**63 - 1
 OWN = "store."
 """Keys that begin so are the store's own."""
-OWNER = OWN + "owner"
+LOOK_ROUND = 0.5
+"""Seconds between two looks at whether the tenure still holds."""
+
+T = TypeVar("T")
 
 EVENTS = msgspec.json.Decoder(Event)
 JUDGED = msgspec.json.Decoder(Judged)
@@ -57,53 +66,64 @@ HOSTS = msgspec.json.Decoder(Host)
 class Store:
     """One for each site, and one manager for each store."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenure: Tenure) -> None:
         """Use `open`."""
+        self.tenure = tenure
         self._backlog = Backlog()
-        self._instance = secrets.token_bytes(16)
         self._prepared = False
         self._next_command = 1
+        self._next_request = 1
         self._watchers: list[Callable[[str], None]] = []
         self._worker: Worker
 
     @classmethod
-    async def open(cls, where: str, home: Home, *, patience: float = PATIENCE) -> Self:
-        """`where`: `sqlite`, or a URL."""
-        store = cls()
-        possession = Possession(read_address(where, home))
-        database = possession.address.database
+    async def open(
+        cls, where: str, home: Home, *, patience: float = PATIENCE, tenure: Tenure | None = None
+    ) -> Self:
+        """`where`: `sqlite`, or a URL. `tenure`: who uses it, and whether to stand by while another
+        does."""
+        tenure = tenure or Tenure(secrets.token_hex(16), os.uname().nodename)
+        store = cls(tenure)
+        possession = Possession(read_address(where, home), tenure)
 
         def prepare(connection: Connection) -> None:
             if store._prepared:
-                store._check_owner(connection, database)
+                if possession.address.database is Database.POSTGRESQL:
+                    tenure.check(connection)
                 return
-            migrate(connection, possession.address)
-            with transaction(connection, database, writes=False):
-                store._backlog.begin(connection)
-                store._next_command = commands.next_number(connection)
-            if database is Database.POSTGRESQL:
-                with transaction(connection, database, writes=True):
-                    put(connection, tables.kept, [{"key": OWNER, "value": store._instance}])
+            store._begin(connection, possession.address)
             store._prepared = True
 
-        worker = Worker(possession, prepare, store._backlog, store._tell_trouble, patience)
+        worker = Worker(possession, prepare, store._backlog, store._tell_trouble, patience, tenure)
         store._worker = worker
         await worker.start()
         # Reserves the first numbers. On a full disk there are none, and entries are not kept.
         await store._write_backlog()
         return store
 
-    def _check_owner(self, connection: Connection, database: Database) -> None:
-        """While we were cut off another manager may have come and gone, and used our numbers."""
-        if database is Database.SQLITE:
-            return
-        owner = connection.scalar(select(tables.kept.c.value).where(tables.kept.c.key == OWNER))
-        if owner != self._instance:
-            raise EncampError(
-                Code.WRONG_STATE,
-                "Another manager has used the store since this one lost its connection.",
-                "Start only one manager, then restart it.",
-            )
+    def _begin(self, connection: Connection, address: Address) -> None:
+        """Ours for the first time."""
+        begin_tenure(connection, address, self.tenure)
+        with transaction(connection, address.database, writes=False):
+            self._backlog.begin(connection)
+            self._next_command = commands.next_number(connection)
+            self._next_request = requests.next_number(connection)
+
+    def abandon(self, error: SupersededError) -> None:
+        """Another manager has been heard of: from now on nothing is asked of the database."""
+        self._worker.abandon(error)
+
+    async def superseded(self) -> SupersededError:
+        """Waits until the store is another manager's, or may be: it cannot be used any more."""
+        while True:
+            left = self.tenure.left if self.tenure.standing_by else LOOK_ROUND
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, min(left, LOOK_ROUND))):
+                    return await self._worker.lost()
+            if not self.tenure.holds():
+                error = cut_off(self.tenure)
+                self._worker.abandon(error)
+                return error
 
     async def close(self) -> None:
         await self._worker.stop()
@@ -194,6 +214,64 @@ class Store:
             page, after = await self._worker.read(partial(commands.under_way, after=after))
             found += page
         return found
+
+    async def known_commands(self, ids: Sequence[str]) -> list[CommandRecord]:
+        """Those of them that were ever issued and are remembered."""
+        found: list[CommandRecord] = []
+        for start in range(0, len(ids), commands.PAGE):
+            some = ids[start : start + commands.PAGE]
+            found += await self._worker.read(partial(commands.these, ids=some))
+        return found
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────
+
+    async def add_request(self, record: RequestRecord) -> None:
+        """It is on the disk when this returns."""
+        rows = requests.rows([record], self._next_request)
+        self._next_request += 1
+        await self._worker.write(lambda connection: requests.add(connection, rows))
+
+    async def write_requests(self, records: Sequence[RequestRecord]) -> None:
+        """How far some have come: all of them are on the disk when it returns, or none."""
+        changes = requests.changes(records)
+        await self._worker.write(lambda connection: requests.write(connection, changes))
+
+    async def request(self, name: str, owner: str = "") -> RequestRecord:
+        """The one whose id begins so, or that is labelled so; of one owner, if one is given."""
+        return await self._worker.read(partial(requests.beginning, name=name, owner=owner))
+
+    async def requests(self, owner: str = "", last: int = 100) -> list[RequestRecord]:
+        """The latest first."""
+        last = max(0, min(last, MOST))
+        found: list[RequestRecord] = []
+        before: int | None = None
+        while len(found) < last:
+            look = partial(requests.latest, owner=owner, before=before, most=min(PAGE, last))
+            page, before = await self._worker.read(look)
+            found += page
+            if before is None:
+                break
+        return found[:last]
+
+    async def requests_under_way(self) -> AsyncIterator[RequestRecord]:
+        """Those that are not over, the oldest first."""
+        async for record in self._requests(requests.under_way):
+            yield record
+
+    async def lost_requests(self) -> AsyncIterator[RequestRecord]:
+        """Those that were given up for lost, the oldest first."""
+        async for record in self._requests(requests.lost):
+            yield record
+
+    async def _requests(
+        self, look: Callable[[Connection, int], tuple[list[RequestRecord], int | None]]
+    ) -> AsyncIterator[RequestRecord]:
+        """Page by page, so that others get a turn in between."""
+        after: int | None = 0
+        while after is not None:
+            page, after = await self._worker.read(partial(_at, look, after))
+            for record in page:
+                yield record
 
     # ── events, and the triggers' log ────────────────────────────────────────────────────────────
 
@@ -323,11 +401,24 @@ class Store:
         statement = delete(tables.kept).where(tables.kept.c.key == exact_key(key, "The key"))
         await self._worker.write(lambda connection: connection.execute(statement).rowcount)
 
+    async def read(self, work: Work[T]) -> T:
+        """What others keep in tables of their own."""
+        return await self._worker.read(work)
+
+    async def write(self, work: Work[T]) -> T:
+        """The same for writing: it is on the disk when this returns. It may be done again, if it is
+        not known whether it was done: it must not matter."""
+        return await self._worker.write(work)
+
     async def prune(self, before: float) -> None:
-        """Forget events, log entries and commands that were over before a time."""
+        """Forget events, log entries, commands and requests that were over before a time."""
         for remove in retention.PIECES:
             while await self._worker.write(partial(remove, before)):
                 pass
+
+
+def _at(look: Callable[[Connection, int], T], place: int, connection: Connection) -> T:
+    return look(connection, place)
 
 
 def _documents(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:

@@ -36,9 +36,22 @@ outputs = Table(
     Column("piece", LargeBinary, nullable=False),
 )
 
+# `number` and `over_since`: as those of commands.
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("over_since", Double),
+    Column("document", LargeBinary, nullable=False),
+)
+
 
 def _log(name: str) -> Table:
-    """`name`: of the host or the trigger that an entry is about."""
+    """`name`: of the host or the trigger that an entry is about, or of who did it."""
     return Table(
         name,
         metadata,
@@ -51,6 +64,16 @@ def _log(name: str) -> Table:
 
 events = _log("events")
 judged = _log("judged")
+audit = _log("audit")
+
+# `digest`: of the secret, which is not written down.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+)
 
 hosts = Table(
     "hosts",
@@ -64,4 +87,29 @@ kept = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("value", LargeBinary, nullable=False),
+)
+
+# One row. `store`: tells this one from others. `until`: when the tenure of whoever leads runs out,
+# by the database's clock.
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("place", BigInteger, primary_key=True),
+    Column("store", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("until", Double, nullable=False),
+)
+
+# Those that stand by. `seen`: when each last said so.
+managers = Table(
+    "managers",
+    metadata,
+    Column("instance", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("seen", Double, nullable=False),
+    Column("trouble", Text, nullable=False),
 )

@@ -22,12 +22,17 @@ class Complaint(enum.Enum):
     NOT_ADMITTED = enum.auto()
     """It is there, and does not let us in."""
     NO_DATABASE = enum.auto()
+    NO_HOST = enum.auto()
+    """Nobody knows a host of that name."""
     MISTAKE = enum.auto()
     """What we asked makes no sense to it; asking again changes nothing."""
 
 
 WAITABLE = frozenset({Complaint.FULL, Complaint.GONE, Complaint.READ_ONLY})
 """What may pass without anybody changing the manager's configuration."""
+
+WRONG = frozenset({Complaint.NOT_ADMITTED, Complaint.NO_DATABASE, Complaint.NO_HOST})
+"""What is a mistake in it, unless all went well with the same before."""
 
 
 class Saying(msgspec.Struct, frozen=True):
@@ -71,6 +76,11 @@ SAYINGS = {
         Code.CONFIGURATION,
         "There is no database for the manager's store {where}.",
         "Make it with createdb, owned by the user in the URL.",
+    ),
+    Complaint.NO_HOST: Saying(
+        Code.CONFIGURATION,
+        "Nobody knows the host of the manager's store {where}.",
+        "See 'store' in site.yaml, and whether this host can look up names.",
     ),
     Complaint.MISTAKE: Saying(
         Code.INTERNAL,
@@ -119,6 +129,7 @@ WHILE_CONNECTING = {
     "permission denied for database": Complaint.NOT_ADMITTED,
     'role "': Complaint.NOT_ADMITTED,
     'database "': Complaint.NO_DATABASE,
+    "[Errno -2]": Complaint.NO_HOST,
 }
 """A server that turns us away at the door gives no SQLSTATE, only words."""
 

@@ -14,64 +14,35 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
+from encamp.manager.store.address import Database
 from encamp.manager.store.backlog import Backlog
 from encamp.manager.store.connecting import Possession, forget
+from encamp.manager.store.jobs import Job, T, Work, deliver, fail, fulfil
 from encamp.manager.store.statements import put
 from encamp.manager.store.tables import kept
+from encamp.manager.store.tenure import SupersededError, Tenure
 from encamp.manager.store.transactions import transaction
-from encamp.manager.store.troubles import Complaint, complaint, explained
+from encamp.manager.store.troubles import WAITABLE, WRONG, Complaint, complaint, explained
 from encamp.model.errors import Code, EncampError
+from encamp.model.leader import Leadership
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two tries while the store is in trouble: each twice the former."""
+FAREWELL = 2.0
+"""Seconds that whoever stood by has to leave the line."""
+DEFERENCE = 2.0
+"""Seconds after which those who stand by try a database that was away: whoever led when it went is
+back before."""
 PROBE = {"key": "store.probe", "value": os.urandom(64 << 10)}
 """Written to see whether there is room again. It is large, and nothing that can be compressed, so
 that the last free corner of a disk is not taken for room."""
 
-T = TypeVar("T")
-Work = Callable[[Connection], T]
-"""Raises EncampError only before it has changed anything."""
-
 log = logging.getLogger(__name__)
-
-
-class Job:
-    def __init__(
-        self, work: Work[Any], future: asyncio.Future[Any], *, writes: bool, deadline: float
-    ) -> None:
-        self.work = work
-        self.future = future
-        self.writes = writes
-        self.deadline = deadline
-        """When it is given up, if the database does not answer."""
-        self.outcome: Any = None
-        self.fault: BaseException | None = None
-        self.done = False
-
-    def run(self, connection: Connection) -> None:
-        """The database's own complaints are the caller's business: others share its fate."""
-        self.outcome = self.fault = None
-        try:
-            self.outcome = self.work(connection)
-        except EncampError as error:
-            self.fault = error
-
-    def fail(self, fault: BaseException) -> None:
-        self.fault = fault
-        self.done = True
-
-    def deliver(self) -> None:
-        """In the event loop's thread."""
-        if self.future.done():
-            return
-        if self.fault is not None:
-            self.future.set_exception(self.fault)
-        else:
-            self.future.set_result(self.outcome)
 
 
 class Worker:
@@ -82,6 +53,7 @@ class Worker:
         backlog: Backlog,
         tell: Callable[[str], None],
         patience: float,
+        tenure: Tenure,
     ) -> None:
         self.trouble = ""
         self._possession = possession
@@ -90,8 +62,13 @@ class Worker:
         self._backlog = backlog
         self._tell = tell
         self._patience = patience
+        self._tenure = tenure
+        self._renews = self._address.database is Database.POSTGRESQL
+        """Is there anybody who could take the store from us?"""
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[SupersededError] = self._loop.create_future()
+        self._asked: set[asyncio.Future[Any]] = set()
         self._changed = threading.Condition()
         self._inbox: list[Job] = []
         self._waiting: list[Job] = []
@@ -108,11 +85,29 @@ class Worker:
             await self._begun
         except asyncio.CancelledError:
             self._end_soon()
+            # It says that it does not stand by any more.
+            await asyncio.to_thread(self._thread.join, FAREWELL)
             raise
 
     async def stop(self) -> None:
         self._end_soon()
-        await asyncio.to_thread(self._thread.join)
+        if not self._lost.done():
+            await asyncio.to_thread(self._thread.join)
+
+    async def lost(self) -> SupersededError:
+        """Waits until the store is another manager's."""
+        return await asyncio.shield(self._lost)
+
+    def abandon(self, error: SupersededError) -> None:
+        """It is, or may be: nothing is waited for any more, not even for the thread, which may hang
+        in a connection that is cut. Whatever it was doing there, it can do to our own only."""
+        if self._lost.done():
+            return
+        self._lost.set_result(error)
+        self._tenure.end()
+        self._end_soon()
+        for future in list(self._asked):
+            fail(future, error)
 
     def _end_soon(self) -> None:
         with self._changed:
@@ -135,33 +130,65 @@ class Worker:
         deadline = time.monotonic() + patience if patience else 0.0
         job = Job(work, future, writes=writes, deadline=deadline)
         with self._changed:
+            if self._lost.done():
+                raise self._lost.result()
             if self.ending:
                 raise EncampError(Code.WRONG_STATE, "The manager's store has been closed.")
             self._inbox.append(job)
             self._changed.notify()
-        return await future
+        self._asked.add(future)
+        try:
+            return await future
+        finally:
+            self._asked.discard(future)
 
     # ── in the store's thread ────────────────────────────────────────────────────────────────────
 
     def _live(self) -> None:
         try:
-            connection = self._connect()
+            connection = self._connect_first()
         except Exception as error:
             self._possession.close()
-            self._call(_fail_future, self._begun, explained(self._address, error))
+            self._call(fail, self._begun, explained(self._address, error))
             return
-        self._call(_fulfil_future, self._begun)
+        self._call(fulfil, self._begun)
         current: Connection | None = connection
         pause = FIRST_PAUSE
         ending = False
         while not ending:
             ending = self._wait(pause)
+            if self._lost.done():
+                break
             current = self._round(current)
             pause = min(pause * 2, LONGEST_PAUSE) if self.trouble else FIRST_PAUSE
         self._end(current)
 
+    def _connect_first(self) -> Connection:
+        """Whoever stands by also waits for a database that is away."""
+        while True:
+            try:
+                return self._connect()
+            except Exception as error:
+                if not self._is_waited_for(error) or self.ending:
+                    raise
+                fault = explained(self._address, error)
+                said = f"{fault.sentence} {_first_line(fault.detail)}".rstrip()
+                self._tenure.tell(Leadership(trouble=said))
+                self._rest(DEFERENCE)
+
+    def _is_waited_for(self, error: Exception) -> bool:
+        if self._tenure.told is None or not self._renews:
+            return False
+        meaning = complaint(self._address, error)
+        stood_by = self._tenure.since > 0
+        return meaning in WAITABLE or (stood_by and meaning in WRONG)
+
+    def _rest(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.ending, seconds)
+
     def _connect(self) -> Connection:
-        connection = self._possession.connect()
+        connection = self._possession.connect(lambda: self.ending)
         try:
             self._prepare(connection)
         except BaseException:
@@ -176,10 +203,15 @@ class Worker:
                 # Whoever comes meanwhile has to wait, too.
                 self._changed.wait_for(lambda: self.ending, pause)
             else:
-                self._changed.wait_for(self._has_work, pause if self.trouble else None)
+                self._changed.wait_for(self._has_work, self._longest_wait(pause))
             self._waiting += self._inbox
             self._inbox.clear()
             return self.ending
+
+    def _longest_wait(self, pause: float) -> float | None:
+        waits = [pause] if self.trouble else []
+        waits += [max(0.0, self._tenure.due)] if self._renews else []
+        return min(waits, default=None)
 
     def _has_work(self) -> bool:
         more = self._backlog.waiting and not self.trouble
@@ -192,11 +224,15 @@ class Worker:
         try:
             if connection is None:
                 connection = self._connect()
+            if self._renews and self._tenure.due <= 0:
+                self._renew(connection)
             trouble = self._write(connection, [job for job in jobs if job.writes])
             self._read(connection, [job for job in jobs if not job.writes])
             self._silent = False
         except Exception as error:
             fault = trouble = explained(self._address, error)
+            if isinstance(error, SupersededError):
+                self._call(self.abandon, error)
             self._silent = True
             connection = self._let_go(connection)
             now = time.monotonic()
@@ -205,8 +241,19 @@ class Worker:
                     job.fail(fault)
         self._waiting = [job for job in jobs if not job.done]
         self._change_trouble(trouble)
-        self._call(_deliver, [job for job in jobs if job.done])
+        self._call(deliver, [job for job in jobs if job.done])
         return connection
+
+    def _renew(self, connection: Connection) -> None:
+        try:
+            self._tenure.renew(connection, self._address.database)
+        except DBAPIError as error:
+            # What it is full of, or may not be written, concerns whoever writes.
+            if complaint(self._address, error) is Complaint.GONE:
+                raise
+            log.warning(
+                "This manager's tenure was not renewed: %s", explained(self._address, error)
+            )
 
     @staticmethod
     def _let_go(connection: Connection | None) -> None:
@@ -268,15 +315,17 @@ class Worker:
                 job.fail(explained(self._address, error))
 
     def _end(self, connection: Connection | None) -> None:
-        if connection is not None:
+        if connection is not None and not self._lost.done():
             try:
                 while self._backlog.waiting and not self.trouble:
                     self._commit(connection, [], with_backlog=True)
                 with transaction(connection, self._address.database, writes=True):
                     self._backlog.end(connection)
+                    self._tenure.give_up(connection)
             except Exception as error:
                 fault = explained(self._address, error)
                 log.warning("The store was not closed in order: %s %s", fault, fault.detail)
+        if connection is not None:
             forget(connection)
         self._possession.close()
 
@@ -288,7 +337,7 @@ class Worker:
         self._told = sentence
         self.trouble = sentence
         if fault is not None and fault.detail:
-            self.trouble += f" It says: {fault.detail.splitlines()[0]}"
+            self.trouble += f" It says: {_first_line(fault.detail)}"
         if fault is None and self._backlog.dropped:
             log.warning(
                 "%d events and log entries could not be kept since the manager started.",
@@ -302,16 +351,5 @@ class Worker:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-def _deliver(jobs: list[Job]) -> None:
-    for job in jobs:
-        job.deliver()
-
-
-def _fail_future(future: asyncio.Future[None], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
-def _fulfil_future(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _first_line(detail: str) -> str:
+    return detail.splitlines()[0] if detail else ""

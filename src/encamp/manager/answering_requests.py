@@ -1,0 +1,121 @@
+"""Answering questions about requests. Everybody sees and ends their own, administrators all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from encamp.door import questions
+from encamp.door.peer import Peer
+from encamp.manager.explaining import explain
+from encamp.manager.moving import move_machine, request_of_machine
+from encamp.manager.rights import is_administrator
+from encamp.manager.ticketing import exec_ticket, part_ticket
+from encamp.model.errors import Code, EncampError
+from encamp.model.request import REQUEST_OVER, RequestRecord
+
+if TYPE_CHECKING:
+    from encamp.manager.daemon import Manager
+
+Answer = AsyncIterator[msgspec.Struct]
+
+LOOK = 1.0
+"""Seconds after which whoever follows a request is told why it waits now, if that has changed."""
+
+
+def whose(peer: Peer) -> str:
+    """The owner whose requests somebody may see; empty: everybody's."""
+    return "" if is_administrator(peer) else peer.user
+
+
+async def _look(manager: Manager, peer: Peer, name: str) -> RequestRecord:
+    """Their own one first: what others label so is not what an administrator means."""
+    try:
+        return await manager.desk.requests.look(name, peer.user)
+    except EncampError as error:
+        if error.code is not Code.USAGE or not is_administrator(peer):
+            raise
+        return await manager.desk.requests.look(name)
+
+
+async def submit(manager: Manager, peer: Peer, asked: questions.Submit) -> Answer:
+    yield await manager.desk.requests.submit(
+        peer, asked.request, asked.key, administrator=is_administrator(peer)
+    )
+
+
+async def ask_requests(manager: Manager, peer: Peer, asked: questions.AskRequests) -> Answer:
+    owner = whose(peer)
+    if asked.id:
+        record = await _look(manager, peer, asked.id)
+        manager.desk.attendance.asked(record.request.id)
+        yield record
+        return
+    if asked.under_way:
+        found = manager.desk.requests.under_way(owner, asked.last)
+    else:
+        found = await manager.desk.requests.latest(owner, asked.last)
+    for record in found:
+        yield record
+
+
+async def follow(manager: Manager, peer: Peer, asked: questions.FollowRequest) -> Answer:
+    record = await _look(manager, peer, asked.id)
+    request = record.request.id
+    told: RequestRecord | None = None
+    with manager.desk.writing.followers.follow([request]) as follower:
+        while True:
+            record = await manager.desk.requests.look(request)
+            # That it is over is told when it is written down.
+            pending = record.state in REQUEST_OVER and manager.desk.writing.unwritten(request)
+            if record != told and not pending:
+                told = record
+                yield record
+                if record.state in REQUEST_OVER:
+                    return
+            try:
+                async with asyncio.timeout(LOOK):
+                    await follower.next()
+            except TimeoutError:
+                pass
+
+
+async def end(manager: Manager, peer: Peer, asked: questions.EndRequest) -> Answer:
+    requests = manager.desk.requests
+    try:
+        record = await _look(manager, peer, asked.id)
+        ended = await requests.end(record.request.id, whose(peer), peer.user)
+    except EncampError as error:
+        # A machine that was started stands for what it was asked for with.
+        if error.code is not Code.USAGE:
+            raise
+        request = await request_of_machine(manager, peer, asked.id)
+        if request is None:
+            raise
+        ended = await requests.end(request, whose(peer), peer.user)
+    yield ended
+
+
+async def move(manager: Manager, peer: Peer, asked: questions.MoveMachine) -> Answer:
+    yield await move_machine(manager, peer, asked)
+
+
+async def ask_ticket(manager: Manager, peer: Peer, asked: questions.AskTicket) -> Answer:
+    if asked.request and not asked.machine and asked.exec is None:
+        record = await _look(manager, peer, asked.request)
+        yield part_ticket(manager, record, asked.number)
+    elif asked.machine and asked.exec is not None and not asked.request:
+        yield await exec_ticket(manager, peer, asked.machine, asked.exec)
+    else:
+        raise EncampError(
+            Code.USAGE,
+            "A ticket leads to a part of a request, or to a command in a machine.",
+            "Name a request, or a machine and what to run in it.",
+        )
+
+
+async def ask_why(manager: Manager, peer: Peer, asked: questions.AskWhy) -> Answer:
+    yield await explain(manager, peer, asked.id, asked.hosts)
