@@ -5,15 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
 from tests.conftest import ENCAMP
+
+PATIENCE = 100.0
+"""Seconds after which what was waited for will not be shown any more."""
 
 Start = Callable[..., AbstractContextManager["Running"]]
 """Starts `encamp` with these words and ends it, if need be, with the block."""
@@ -88,7 +93,11 @@ class Terminal:
 
     def wait_for(self, text: bytes) -> None:
         """Read on until this was shown after what was waited for before."""
+        end = time.monotonic() + PATIENCE
         while text not in self.seen:
+            left = end - time.monotonic()
+            ready = left > 0 and select.select([self.master], [], [], left)[0]
+            assert ready, f"{text!r} was not shown for {PATIENCE:.0f} s, but {self.seen[-9000:]!r}"
             try:
                 piece = os.read(self.master, 65536)
             except OSError:
@@ -96,6 +105,15 @@ class Terminal:
             assert piece, f"{text!r} was not shown, but {self.seen!r}"
             self.seen += piece
         self.seen = self.seen.partition(text)[2]
+
+    def all(self) -> bytes:
+        """Everything until the command is over, less what was waited for before."""
+        while True:
+            try:
+                piece = os.read(self.master, 65536)
+            except OSError:
+                return self.seen
+            self.seen += piece
 
 
 @contextmanager

@@ -28,11 +28,15 @@ class Answering:
         self.asked: list[questions.Question] = []
         self.issued: dict[str, CommandRecord] = {}
         self.cancelled = threading.Event()
+        self.refusal: EncampError | None = None
+        """What every question is answered with, for as long as it is set."""
 
     async def __call__(
         self, peer: Peer, question: questions.Question
     ) -> AsyncIterator[msgspec.Struct]:
         self.asked.append(question)
+        if self.refusal is not None:
+            raise self.refusal
         for item in await self._items(peer, question):
             yield item
 

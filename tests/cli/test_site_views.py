@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from encamp.cli import asking
+from encamp.cli import asking, standing
 from encamp.cli.asking import door
 from encamp.cli.commands import understood
 from encamp.cli.main import run_command
@@ -73,6 +73,31 @@ def test_hosts_on_a_narrow_terminal_are_not_broken_for_the_sake_of_reasons(
         terminal.wait_for(b"16    3.1 GiB / 62.8 GiB          2")
         terminal.wait_for(b"lost 1m     workers")
         terminal.wait_for(b"node05: nothing was heard of it for 6 seconds")
+
+
+@pytest.mark.parametrize("words", [("ps", "--site"), ("trigger", "ls"), ("command", "ls")])
+def test_lists_on_a_narrow_terminal_break_no_word(
+    manager: Answering, words: tuple[str, ...]
+) -> None:
+    """What has no room beside stands below, whole."""
+    with on_terminal({"NO_COLOR": "1", "TERM": "dumb"}, *words, rows=24, columns=80) as terminal:
+        lines = terminal.all().decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    site = manager.site
+    expected = {
+        "ps": [part for entry in site.machines for part in (entry.machine.name, "2 cpu, 2 GiB")],
+        "trigger": [part for view in site.triggers for part in (view.expression, *view.commands)],
+        "command": [part for record in site.commands for part in (record.name, record.issuer)],
+    }
+    for part in expected[words[0]]:
+        assert part in text
+
+
+def test_lists_have_a_line_for_each_where_there_is_room(manager: Answering, ask: Ask) -> None:
+    out = ask("ps", "--site")[1]
+    assert "2 cpu, 2 GiB" in row(out, "analysis")
+    assert "as asked" in row(out, "analysis")
 
 
 def test_hosts_of_different_versions_tell_them(manager: Answering, ask: Ask) -> None:
@@ -263,6 +288,25 @@ def test_interrupted_command_is_cancelled_where_it_runs(manager: Answering, ask:
     assert manager.cancelled.is_set()
     assert code == Code.WRONG_STATE.value
     assert "Cancelling" in err
+
+
+def test_who_waits_at_a_terminal_is_told_for_which_hosts(manager: Answering) -> None:
+    with on_terminal({}, "command", "send", "*", "test.endless", rows=24, columns=80) as terminal:
+        terminal.wait_for(b"encamp: 0 of 5 are over, waiting for head, node01, node02 and 2 more (")
+        manager.cancelled.set()
+        shown = terminal.all()
+    # It is taken back before anything else is printed.
+    assert shown.partition(b"s)")[2].startswith(b"\r\x1b[K")
+    assert b"node04  node04 works" in shown
+    assert b"waiting for" not in shown.rpartition(b"works")[2]
+
+
+def test_who_waits_without_a_terminal_is_told_nothing(
+    manager: Answering, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "PATIENCE", 0.0)
+    monkeypatch.setattr(standing, "EVERY", 0.001)
+    assert ask("command", "send", "node01", "test.work")[2] == ""
 
 
 def test_command_to_no_host_is_an_error(manager: Answering, ask: Ask) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.screen import Screen
 
 from encamp.cli.top_view import Snapshot, View, bar, share
+from encamp.model.errors import Code, EncampError
 from encamp.model.host import Presence
 from tests.cli.driving import Terminal, on_terminal
 from tests.cli.sample_manager import Answering, answered
@@ -155,7 +156,8 @@ def test_terminal_is_as_it_was_afterwards(
 def test_view_follows_the_site_and_the_size_of_the_terminal(
     manager: Answering, site: Site, variables: dict[str, str]
 ) -> None:
-    with watching(variables) as terminal:
+    """Whatever size of it was once written down."""
+    with watching({**variables, "COLUMNS": "80", "LINES": "24"}) as terminal:
         terminal.wait_for(b"node05")
         site.hosts[-1] = msgspec.structs.replace(site.hosts[-1], name="changed")
         terminal.wait_for(b"changed")
@@ -185,6 +187,18 @@ def test_view_goes_on_when_the_manager_is_restarted(
             assert terminal.process.wait() == 0
     finally:
         watched.__exit__(None, None, None)
+
+
+def test_view_goes_on_when_the_manager_has_no_time_for_it(
+    manager: Answering, site: Site, variables: dict[str, str]
+) -> None:
+    with watching(variables) as terminal:
+        terminal.wait_for(b"node05")
+        manager.refusal = EncampError(Code.NO_ROOM, "Too many are asking.", transient=True)
+        terminal.wait_for(b"Too many are asking.")
+        site.hosts[-1] = msgspec.structs.replace(site.hosts[-1], name="again")
+        manager.refusal = None
+        terminal.wait_for(b"again")
 
 
 def test_one_look_can_be_read_by_programs(manager: Answering, variables: dict[str, str]) -> None:

@@ -108,18 +108,30 @@ def _with_advice(error: UnansweredError) -> EncampError:
 
 @overload
 def following(
-    question: Callable[[], Question], expected: type[A], /
+    question: Callable[[], Question],
+    expected: type[A],
+    /,
+    *,
+    before_it_is_said: Callable[[], None] = ...,
 ) -> AsyncGenerator[A, None]: ...
 @overload
 def following(
-    question: Callable[[], Question], expected: type[A], other: type[B], /
+    question: Callable[[], Question],
+    expected: type[A],
+    other: type[B],
+    /,
+    *,
+    before_it_is_said: Callable[[], None] = ...,
 ) -> AsyncGenerator[A | B, None]: ...
 async def following(
-    question: Callable[[], Question], /, *expected: type[msgspec.Struct]
+    question: Callable[[], Question],
+    /,
+    *expected: type[msgspec.Struct],
+    before_it_is_said: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[msgspec.Struct, None]:
     """An answer that takes its time. When the manager goes away in the middle of it, the question
-    is asked again, as it is by then, as soon as there is a manager again. That there is one at the
-    beginning is asked first."""
+    is asked again, as it is by then, as soon as there is a manager again, and that it went is said.
+    That there is one at the beginning is asked first."""
     asked_one(AskStatus(), Status)
     path, told = door(), False
     while True:
@@ -131,6 +143,7 @@ async def following(
             return
         except UnansweredError as error:
             if not told:
+                before_it_is_said()
                 print(f"encamp: {error.sentence} Waiting for it.", file=sys.stderr, flush=True)
                 told = True
             await asyncio.sleep(AGAIN)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 FIGURES_EVERY = 10.0
 """Seconds between two lines of a log that differ in figures only."""
 
+BAR = 16
+"""Columns of the bar."""
+BESIDE = BAR + 13
+"""Columns that bar and time take beside what is told, with the gaps."""
+
 PATIENCE = 0.7
 """Seconds that may pass before anything is shown."""
 
@@ -83,13 +88,17 @@ class Bar:
                 TextColumn,
                 TimeElapsedColumn,
             )
+            from rich.table import Column
 
+            screen = Console(stderr=True)
+            room = max(screen.width - BESIDE, 1)
             self._rich = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                # What is long goes on below, so that how long it takes is always shown.
+                TextColumn("{task.description}", table_column=Column(max_width=room)),
+                BarColumn(bar_width=BAR),
                 TimeElapsedColumn(),
-                console=Console(stderr=True),
+                console=screen,
                 transient=True,
             )
             self._task = self._rich.add_task(what, total=None)

@@ -49,8 +49,9 @@ def command_ls(
     Example: encamp command ls --under-way --host 'node*'
     """
     from encamp.cli.asking import asked
+    from encamp.cli.listing import show_list
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import SHORT_ID, ago, clean, show, table
+    from encamp.cli.tables import SHORT_ID, ago, clean
     from encamp.door.questions import AskCommands
     from encamp.model.command import CommandRecord
 
@@ -59,12 +60,9 @@ def command_ls(
     if as_json:
         print_json(found)
         return
-    made = table(
-        *("id", "host", "command", "by", "issued", "state", "took", "reason"),
-        whole=("id", "host", "command", "issued", "state", "took"),
-    )
-    for record in found:
-        made.add_row(
+    columns = ("id", "host", "command", "by", "issued", "state", "took", "reason")
+    rows = [
+        (
             record.id[:SHORT_ID],
             record.host,
             clean(record.name),
@@ -74,7 +72,9 @@ def command_ls(
             took(record),
             clean(record.reason),
         )
-    show(made)
+        for record in found
+    ]
+    show_list(columns, rows, below=("reason", "by"))
 
 
 def command_show(id: Id, as_json: AsJson = False) -> None:
@@ -257,6 +257,8 @@ def _print_offered(hosts: list[Host]) -> None:
     offers: dict[tuple[str, bytes], tuple[CommandDefinition, list[str]]] = {}
     for host in hosts:
         for definition in host.commands:
+            if definition.internal:
+                continue
             key = (definition.name, msgspec.msgpack.encode(definition))
             offers.setdefault(key, (definition, []))[1].append(host.name)
     made = table(

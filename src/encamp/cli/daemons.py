@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,6 +15,10 @@ from encamp.cli.cleaning import LogFormatter
 from encamp.model.errors import EncampError
 
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+FILES = 65_536
+"""Open at a time: more than all who are let in at once need, so that they are told to wait, and
+nothing else fails for want of one."""
 
 
 def run_daemon(
@@ -28,7 +33,15 @@ def run_daemon(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     # The client of the bus logs each failure to connect, which the bus reports by itself.
     logging.getLogger("nats").setLevel(logging.CRITICAL)
+    _allow_files()
     asyncio.run(_until_stopped(daemon, reload))
+
+
+def _allow_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _until_stopped(

@@ -27,8 +27,8 @@ def register(app: typer.Typer) -> None:
 
 def env_ls(as_json: AsJson = False) -> None:
     """List the environments you can ask for, and their files."""
+    from encamp.cli.listing import show_list
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import show, table
     from encamp.describe.environments import open_library
 
     library = open_library()
@@ -36,16 +36,18 @@ def env_ls(as_json: AsJson = False) -> None:
     if as_json:
         print_json(list(environments.values()))
     else:
-        made = table("name", "image", "size", "file", "summary")
-        for environment in environments.values():
-            made.add_row(
+        rows = [
+            (
                 environment.name,
                 _image(environment),
                 str(environment.size),
                 _short(environment.origin),
                 environment.summary,
             )
-        show(made)
+            for environment in environments.values()
+        ]
+        columns = ("name", "image", "size", "file", "summary")
+        show_list(columns, rows, below=("summary", "file"))
     _tell_ignored(library)
     library.mistakes.raise_any()
 

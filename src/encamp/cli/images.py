@@ -255,8 +255,8 @@ def gc(
 ) -> None:
     """Clear away what nobody needs.
 
-    Images without a name, downloads that broke off, build steps. Images with a name stay; they go
-    only to make room, oldest first, when image_limit is reached.
+    Images without a name, downloads that broke off, build steps, unpacked kernels. Images with a
+    name stay; they go only to make room, oldest first, when image_limit is reached.
 
     Example: encamp image gc --keep-days 0 --dry-run
     """

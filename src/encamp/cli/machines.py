@@ -24,6 +24,20 @@ from encamp.cli.run import (
     StorageKind,
     machine_request,
 )
+from encamp.cli.site_door import site_door
+from encamp.cli.wishes import (
+    Away,
+    Count,
+    How,
+    Label,
+    Local,
+    Near,
+    Priority,
+    Rank,
+    Requirements,
+    Retries,
+    Wishes,
+)
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
@@ -64,8 +78,22 @@ def start(
     boot: BootFlag = False,
     name: Name = None,
     as_json: AsJson = False,
-) -> None:
+    count: Count = 1,
+    requirements: Requirements = None,
+    rank: Rank = None,
+    priority: Priority = None,
+    label: Label = None,
+    near: Near = None,
+    away: Away = None,
+    together: How = None,
+    retries: Retries = None,
+    local: Local = False,
+) -> int:
     """Start a machine that stays until you end it. Prints its name.
+
+    Where there is a site, machines are started on the best of its hosts, as soon as there is room;
+    --local starts one here. Their names are printed, or the ids of several; 'encamp ps' lists
+    them, and 'encamp stop', 'rm' and so on are for them as for those of this host.
 
     Example: encamp start --name work -e debian12 && encamp exec work -- uname -a
     """
@@ -74,12 +102,30 @@ def start(
     request = machine_request(
         environment, cpus, memory, disk, storage, share, network, boot, name, image
     )
+    wishes = Wishes(
+        count=count,
+        requirements=requirements,
+        rank=rank,
+        priority=priority,
+        label=label,
+        near=tuple(near or ()),
+        away=tuple(away or ()),
+        together=together,
+        retries=retries,
+    )
+    door = site_door(local=local)
+    if door is not None:
+        from encamp.cli.site_start import start_through_site
+
+        return start_through_site(door, request, wishes, as_json=as_json)
+    wishes.check_alone()
     with Bar() as bar:
         machine = asyncio.run(keeper().start(request, bar))
     if as_json:
         print_json(machine)
     else:
         print(machine.name)
+    return 0
 
 
 def ps(
@@ -102,24 +148,39 @@ def ps(
 ) -> None:
     """List your machines, their states and the reasons.
 
+    Where there is a site, those that you started on it too, with their hosts; --site lists the
+    machines of everybody.
+
     Example: encamp ps --site --host 'node*'
     """
     if host and not site:
         raise EncampError(Code.USAGE, "--host chooses among the hosts of a site.", "Add --site.")
     if site:
-        from encamp.cli.site_machines import list_site_machines
+        from encamp.cli.machine_lists import list_site_machines
 
         list_site_machines(tuple(host or ()), as_json=as_json)
         return
     machines = keeper().journal.all()
-    if as_json:
+    if _is_at_another_site():
+        from encamp.cli.machine_lists import list_own_machines
+
+        list_own_machines(machines, as_json=as_json)
+    elif as_json:
         print_json(machines)
     else:
-        from encamp.cli.tables import print_machines
+        from encamp.cli.machine_lists import list_machines
 
-        print_machines(machines)
+        list_machines(machines)
     if everyone:
         _print_strangers({machine.id for machine in machines})
+
+
+def _is_at_another_site() -> bool:
+    """Is there a site whose machines are not kept in the caller's own home?"""
+    from encamp.home import default_home
+
+    door = site_door()
+    return door is not None and door.parent != default_home().root
 
 
 def _print_strangers(own: set[str]) -> None:
@@ -197,12 +258,12 @@ def pause(machine: Some) -> None:
     """Let machines stand still.
 
     They keep their memory and use no processor."""
-    _each(machine, lambda kept, found: kept.pause(found))
+    _each(machine, "pause", lambda kept, found: kept.pause(found))
 
 
 def resume(machine: Some) -> None:
     """Let paused machines go on."""
-    _each(machine, lambda kept, found: kept.resume(found))
+    _each(machine, "resume", lambda kept, found: kept.resume(found))
 
 
 def suspend(machine: Some) -> None:
@@ -210,22 +271,22 @@ def suspend(machine: Some) -> None:
 
     They use neither memory nor processor until they are restored, also after a restart of the
     host."""
-    _each(machine, lambda kept, found: kept.suspend(found))
+    _each(machine, "suspend", lambda kept, found: kept.suspend(found))
 
 
 def restore(machine: Some) -> None:
     """Wake suspended machines up, just as they were."""
-    _each(machine, lambda kept, found: kept.restore(found))
+    _each(machine, "restore", lambda kept, found: kept.restore(found))
 
 
 def stop(machine: Some) -> None:
     """Shut machines down from inside. Their records stay until 'encamp rm'."""
-    _each(machine, lambda kept, found: kept.stop(found))
+    _each(machine, "stop", lambda kept, found: kept.stop(found))
 
 
 def kill(machine: Some) -> None:
     """End machines at once. Their records stay until 'encamp rm'."""
-    _each(machine, lambda kept, found: kept.kill(found))
+    _each(machine, "kill", lambda kept, found: kept.kill(found))
 
 
 def rm(
@@ -235,7 +296,7 @@ def rm(
     ] = False,
 ) -> None:
     """Remove machines that have ended or are suspended."""
-    _each(machine, lambda kept, found: kept.remove(found, force=force))
+    _each(machine, "remove", lambda kept, found: kept.remove(found, force=force), force=force)
 
 
 def kill_all(
@@ -259,25 +320,51 @@ def kill_all(
     asyncio.run(everything())
 
 
-def _each(references: list[str], move: Callable[[Keeper, Machine], Awaitable[object]]) -> None:
-    """Make a move with each machine; all are tried, and the first failure is reported last."""
+def _each(
+    references: list[str],
+    name: str,
+    move: Callable[[Keeper, Machine], Awaitable[object]],
+    *,
+    force: bool = False,
+) -> None:
+    """Make a move with each machine, here or on the site; all are tried, and the first failure is
+    reported last."""
     kept = keeper()
     failures: list[EncampError] = []
-
-    async def moves() -> None:
-        for reference in references:
-            try:
-                found = kept.journal.find(reference)
-                await move(kept, found)
-                print(found.name)
-            except EncampError as error:
-                failures.append(error)
-
-    asyncio.run(moves())
+    for reference in references:
+        try:
+            print(_moved(kept, reference, name, move, force=force))
+        except EncampError as error:
+            failures.append(error)
     for failure in failures[1:]:
         print(f"encamp: {failure}", file=sys.stderr)
     if failures:
         raise failures[0]
+
+
+def _moved(
+    kept: Keeper,
+    reference: str,
+    name: str,
+    move: Callable[[Keeper, Machine], Awaitable[object]],
+    *,
+    force: bool,
+) -> str:
+    try:
+        found = kept.journal.find(reference)
+    except EncampError as error:
+        if error.code is not Code.UNKNOWN_MACHINE or site_door() is None:
+            raise
+        from encamp.cli.site_moves import move_on_site
+
+        move_on_site(reference, name, force=force)
+        return reference
+    asyncio.run(_awaited(move(kept, found)))
+    return found.name
+
+
+async def _awaited(work: Awaitable[object]) -> None:
+    await work
 
 
 def print_json(value: object) -> None:

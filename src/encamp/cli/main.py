@@ -26,7 +26,7 @@ def application(wanted: str = "") -> typer.Typer:
     app.callback(invoke_without_command=True)(_encamp)
     run.register(app)
     if wanted not in run.COMMANDS:
-        from encamp.cli import environments, images, machines, save, serve, stores
+        from encamp.cli import environments, images, machines, save, serve, simulate, stores
 
         machines.register(app)
         environments.register(app)
@@ -35,13 +35,26 @@ def application(wanted: str = "") -> typer.Typer:
         stores.register(app)
         serve.register(app)
         _register_site(app)
+        simulate.register(app)
     return app
 
 
 def _register_site(app: typer.Typer) -> None:
     """The commands that ask a manager."""
-    from encamp.cli import commands, events, hosts, properties, site, status, top, triggers
+    from encamp.cli import (
+        commands,
+        events,
+        hosts,
+        jobs,
+        properties,
+        site,
+        status,
+        tokens,
+        top,
+        triggers,
+    )
 
+    jobs.register(app)
     status.register(app)
     hosts.register(app)
     properties.register(app)
@@ -49,6 +62,7 @@ def _register_site(app: typer.Typer) -> None:
     top.register(app)
     commands.register(app)
     triggers.register(app)
+    tokens.register(app)
     site.register(app)
 
 

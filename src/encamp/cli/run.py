@@ -9,6 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from encamp.cli import options
+from encamp.cli.site_door import site_door
+from encamp.cli.wishes import (
+    Away,
+    Count,
+    How,
+    Label,
+    Local,
+    Near,
+    Priority,
+    Rank,
+    Requirements,
+    Retries,
+    Reuse,
+    Wishes,
+)
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import After
 from encamp.model.storage import Storage
@@ -163,15 +178,50 @@ def run(
             "--json", help="Print the outcome as a line of JSON, the last on standard error."
         ),
     ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", "-d", help="Do not wait: print its id. What it prints is kept for you."
+        ),
+    ] = False,
+    count: Count = 1,
+    requirements: Requirements = None,
+    rank: Rank = None,
+    priority: Priority = None,
+    label: Label = None,
+    near: Near = None,
+    away: Away = None,
+    together: How = None,
+    retries: Retries = None,
+    reuse: Reuse = False,
+    local: Local = False,
 ) -> int:
     """Run a command in a fresh machine.
 
     Its output and exit code are the command's own. Ctrl-C reaches the command; a second one kills
     the machine. Directories named by --share are live; --in and --out copy.
 
+    Where there is a site (a manager's door on this host), the job goes to the best of its hosts,
+    and waits until there is room; --local runs it here. 'encamp jobs' lists jobs, 'encamp why ID'
+    tells what one waits for, 'encamp logs ID' shows what a detached one has printed.
+
     Example: encamp run -e debian12 --share . -w "$PWD" -- ./analyse data.csv
     """
     from encamp.model.job import Job
+
+    wishes = Wishes(
+        count=count,
+        requirements=requirements,
+        rank=rank,
+        priority=priority,
+        label=label,
+        near=tuple(near or ()),
+        away=tuple(away or ()),
+        together=together,
+        retries=retries,
+        reuse=reuse,
+        detach=detach,
+    )
 
     job = Job(
         machine=machine_request(
@@ -184,6 +234,13 @@ def run(
         after=After.SAVE if after is None and save_as is not None else after,
         save_as=save_as,
     )
+    door = site_door(local=local)
+    if door is not None:
+        from encamp.cli.site_run import run_through_site
+
+        return run_through_site(door, job, wishes, timings=timings, as_json=as_json)
+    wishes.check_alone()
+
     from encamp.cli.session import run_here
 
     return run_here(job, timings=timings, as_json=as_json)
@@ -196,29 +253,45 @@ def execute(
     workdir: Workdir = None,
     terminal: Terminal = False,
     timeout: Timeout = None,
+    local: Local = False,
 ) -> int:
-    """Run a command in a machine that is running already."""
-    from encamp.cli.session import execute_here
+    """Run a command in a machine that is running already.
 
+    A machine of this host is named by its name or id; so is one of the site's, wherever it is.
+
+    Example: encamp exec work -- uname -a
+    """
     seconds = None if timeout is None else options.parse_duration(timeout)
     if command[0] == "--":
         command = command[1:]
     if not command:
         raise EncampError(Code.USAGE, "There is no command to run.", "See 'encamp exec --help'.")
-    return execute_here(machine, command_of(command, variables, workdir, terminal), seconds)
+    return _execute(machine, command_of(command, variables, workdir, terminal), seconds, local)
 
 
 def shell(
     machine: Annotated[str, typer.Argument(metavar="MACHINE", show_default=False)],
+    local: Local = False,
 ) -> int:
     """Open a shell in a machine, with a terminal if you have one."""
-    from encamp.cli.session import execute_here
-
     has_terminal = sys.stdin.isatty()
     words = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash -l; fi; exec sh -l"]
     if not has_terminal:
         words = ["/bin/sh"]
-    return execute_here(machine, command_of(words, None, None, has_terminal), None)
+    return _execute(machine, command_of(words, None, None, has_terminal), None, local)
+
+
+def _execute(machine: str, command: Command, timeout: float | None, local: bool) -> int:
+    """Machines of one's own on this host come first: the site need not be asked for them."""
+    door = site_door(local=local)
+    if door is not None:
+        from encamp.cli.site_exec import execute_through_site, is_here
+
+        if not is_here(machine):
+            return execute_through_site(door, machine, command, timeout)
+    from encamp.cli.session import execute_here
+
+    return execute_here(machine, command, timeout)
 
 
 def command_of(

@@ -6,11 +6,12 @@ import asyncio
 import codecs
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from encamp.cli.asking import asked_for_two, door, following
 from encamp.cli.cleaning import clean, clean_lines, json_text
+from encamp.cli.standing import Standing
 from encamp.cli.values import value_text
 from encamp.door.client import ask, ask_async
 from encamp.door.questions import CancelCommand, FollowCommands, IssueCommand, LeftOut, Output
@@ -63,12 +64,27 @@ def wait_for_all(records: list[CommandRecord], *, as_json: bool) -> int:
     return 0
 
 
+def ended(record: CommandRecord) -> CommandRecord:
+    """How a command has ended, when it has; what it prints and returns is not shown."""
+
+    async def last() -> CommandRecord:
+        async with aclosing(_follow([record])) as parts:
+            async for part in parts:
+                if isinstance(part, CommandRecord):
+                    return part
+        return record
+
+    return asyncio.run(last())
+
+
 async def _wait(records: list[CommandRecord], printer: Printer) -> list[CommandRecord]:
     """The first Ctrl-C cancels the commands on their hosts; the second leaves them alone."""
-    watching = asyncio.create_task(_watch(records, printer))
+    standing = Standing(records)
+    watching = asyncio.create_task(_watch(records, printer, standing))
     tasks: list[asyncio.Task[None] | asyncio.Task[list[CommandRecord]]] = [watching]
 
     def interrupted() -> None:
+        standing.take_back()
         if len(tasks) == 1:
             tasks.append(asyncio.create_task(_cancel(records)))
         else:
@@ -86,27 +102,37 @@ async def _wait(records: list[CommandRecord], printer: Printer) -> list[CommandR
         await asyncio.wait(tasks)
 
 
-async def _watch(records: list[CommandRecord], printer: Printer) -> list[CommandRecord]:
+async def _watch(
+    records: list[CommandRecord], printer: Printer, standing: Standing
+) -> list[CommandRecord]:
     known = {record.id: record for record in records}
     ended: list[CommandRecord] = []
-    async with aclosing(_follow(records)) as parts:
+    async with (
+        standing.shown(lambda: printer.at_line_start),
+        aclosing(_follow(records, standing.take_back)) as parts,
+    ):
         async for part in parts:
+            standing.take_back()
             if isinstance(part, Output):
                 printer.piece(known[part.command], part)
             else:
                 printer.end(part)
                 ended.append(part)
+                standing.over(part.id)
     return ended
 
 
-async def _follow(records: list[CommandRecord]) -> AsyncGenerator[Output | CommandRecord, None]:
+async def _follow(
+    records: list[CommandRecord], before_it_is_said: Callable[[], None] = lambda: None
+) -> AsyncGenerator[Output | CommandRecord, None]:
     """Goes on where it was when the manager is restarted, and tells nothing twice."""
     offsets = {record.id: 0 for record in records}
 
     def question() -> FollowCommands:
         return FollowCommands(offsets=dict(offsets))
 
-    async with aclosing(following(question, Output, CommandRecord)) as answer:
+    answering = following(question, Output, CommandRecord, before_it_is_said=before_it_is_said)
+    async with aclosing(answering) as answer:
         async for part in answer:
             if isinstance(part, Output):
                 offsets[part.command] = part.offset + len(part.piece)
@@ -139,6 +165,8 @@ class Printer:
         self._several = len(records) > 1
         self._width = max((len(record.host) for record in records), default=0)
         self._begun: dict[str, bytes] = {}
+        self.at_line_start = True
+        """Whether nothing stands in the terminal's current line yet."""
 
     def piece(self, record: CommandRecord, part: Output) -> None:
         if not self._several:
@@ -172,6 +200,7 @@ class Printer:
         if self._terminal:
             # A letter may come in two pieces.
             data = clean_lines(self._letters.decode(data)).encode()
+            self.at_line_start = data.endswith(b"\n") if data else self.at_line_start
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from encamp.model.errors import Code, EncampError
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from encamp.agent.daemon import Opening as AgentOpening
     from encamp.agent.properties.finding import Plugins
     from encamp.home import Home
-    from encamp.manager.daemon import Manager
-    from encamp.manager.daemon import Opening as ManagerOpening
+    from encamp.manager.daemon import Manager, Opening
+    from encamp.manager.leading import Leading, RankedOpening
     from encamp.manager.membership import Membership
+    from encamp.model.command import CommandDefinition
     from encamp.model.property import PropertyDefinition, Value
     from encamp.model.site import Site
 
@@ -49,9 +51,12 @@ def serve(verbose: Verbose = False) -> None:
     site = _site() or Site()
     if site.bus:
         _say("site.yaml names a bus, which 'encamp serve' does not use: it is a site of its own.")
+        site = msgspec.structs.replace(site, bus=())
     home = default_home().prepare()
     hub = LocalHub()
-    managing = _manager(site, home, hub.participant)
+    managing = _leading(
+        site, home, lambda name, groups, take, _: hub.participant(name, groups, take)
+    )
     working = _agent(site, home, hub.participant)
 
     async def both() -> None:
@@ -59,12 +64,13 @@ def serve(verbose: Verbose = False) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(managing.run(ready.set))
             await ready.wait()
-            _say(f"The site is up, with this host, {working.name}. 'encamp hosts' shows it.")
             tasks.create_task(working.run())
+            await working.joined.wait()
+            _say(f"The site is up, with this host, {working.name}. 'encamp hosts' shows it.")
 
     async def reload() -> None:
         await _reload_agent(working)
-        managing.load_triggers()
+        managing.reload()
 
     run_daemon(both, verbose=verbose, reload=reload)
 
@@ -73,8 +79,13 @@ def manager(verbose: Verbose = False) -> None:
     """Run the manager of a site.
 
     It knows the hosts, decides, and tells their agents what to do. Needs site.yaml with the servers
-    of the bus; 'encamp site init' writes it. SIGHUP loads the triggers anew.
+    of the bus; 'encamp site init' writes it. SIGHUP has triggers, environments and the sharing of
+    hosts ('placement', 'submit') read anew.
+
+    With a store in PostgreSQL it can run on several hosts, with the same site.yaml and credential:
+    one leads, and when it is gone, stuck or cut off, another takes over within seconds.
     """
+    from encamp.bus.opening import open_bus
     from encamp.cli.daemons import run_daemon
     from encamp.describe.places import daemon_directory
     from encamp.home import default_home
@@ -82,10 +93,15 @@ def manager(verbose: Verbose = False) -> None:
 
     site = _needed_site()
     members = Membership(Path(daemon_directory()))
-    managing = _manager(site, default_home().prepare(), _nats(site), members)
+    managing = _leading(
+        site,
+        default_home().prepare(),
+        lambda name, groups, take, rank: open_bus(site, name, groups, take, rank=rank),
+        members,
+    )
 
     async def reload() -> None:
-        managing.load_triggers()
+        managing.reload()
 
     ready = f"The manager of site {site.name} is up."
     run_daemon(lambda: managing.run(lambda: _say(ready)), verbose=verbose, reload=reload)
@@ -138,7 +154,7 @@ def _needed_site() -> Site:
     return site
 
 
-def _nats(site: Site) -> ManagerOpening:
+def _nats(site: Site) -> AgentOpening:
     from encamp.bus.opening import open_bus
 
     return lambda name, groups, handler: open_bus(site, name, groups, handler)
@@ -158,6 +174,7 @@ def _agent(site: Site, home: Home, opening: AgentOpening, name: str | None = Non
         definitions,
         plugins,
         trouble,
+        site=site,
     )
 
 
@@ -195,14 +212,9 @@ def _in_a_line(error: EncampError) -> str:
     return f"{error.sentence} {first}".rstrip()
 
 
-def _manager(
-    site: Site,
-    home: Home,
-    opening: ManagerOpening,
-    members: Membership | None = None,
-) -> Manager:
-    from encamp.agent.commands.starting import read_offers
-    from encamp.agent.properties.finding import Plugins
+def _leading(
+    site: Site, home: Home, opening: RankedOpening, members: Membership | None = None
+) -> Leading:
     from encamp.door.places import manager_door
     from encamp.door.socket_file import check_free
 
@@ -210,28 +222,32 @@ def _manager(
     check_free(door)  # Before the rest is loaded, which takes its time.
 
     from encamp.manager.daemon import Manager
+    from encamp.manager.leading import Leading
+    from encamp.model.site import Site
 
-    return Manager(
-        site,
-        home,
-        door,
-        opening,
-        _properties(Plugins())[0],
-        {definition.name: definition for definition in read_offers().definitions},
-        _environments(),
-        members,
-    )
+    known = _known()
+
+    def begin(bus: Opening) -> Manager:
+        """It may have stood by for long: what it knows is read again."""
+        nonlocal known, site
+        try:
+            known = _known()
+            now = _site() or Site()
+            site = msgspec.structs.replace(site, placement=now.placement, submit=now.submit)
+        except EncampError as error:
+            _complain(error)
+        return Manager(site, home, door, bus, *known, members)
+
+    return Leading(site, home, door, opening, begin, _say)
 
 
-def _environments() -> dict[str, dict[str, Value]]:
-    """What triggers can know about each environment."""
-    from encamp.describe.environments import all_environments
+def _known() -> tuple[
+    tuple[PropertyDefinition, ...], dict[str, CommandDefinition], dict[str, dict[str, Value]]
+]:
+    """What a manager knows before it hears of any host."""
+    from encamp.agent.commands.starting import read_offers
+    from encamp.agent.properties.finding import Plugins
+    from encamp.manager.environments import environment_facts
 
-    return {
-        name: {
-            "name": name,
-            "cpus": environment.size.cpus,
-            "memory": environment.size.memory,
-        }
-        for name, environment in all_environments().items()
-    }
+    commands = {definition.name: definition for definition in read_offers().definitions}
+    return _properties(Plugins())[0], commands, environment_facts()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from encamp.door.questions import Status
+    from encamp.model.leader import SeenManager
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -14,13 +18,13 @@ def register(app: typer.Typer) -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Tell whether a manager answers, and how its site is.
+    """Tell whether a manager answers, leads, and how its site is.
 
     Example: encamp status --json
     """
     from encamp.cli.asking import asked_one, door
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import ago, clean, moment, show, table
+    from encamp.cli.tables import clean, show, table
     from encamp.door.questions import AskStatus, Status
 
     found = asked_one(AskStatus(), Status)
@@ -29,18 +33,49 @@ def status(as_json: AsJson = False) -> None:
         return
     made = table("", "")
     made.show_header = False
-    hosts = ", ".join(f"{count} {presence}" for presence, count in found.hosts.items() if count)
     facts = {
         "site": found.site,
         "manager": f"Encamp {found.version}, answers at {door()}",
-        "since": f"{moment(found.started)} ({ago(found.started)} ago)",
-        "hosts": hosts or "none",
-        "machines": str(found.machines),
-        "commands": f"{found.commands_under_way} under way",
-        "triggers": str(found.triggers),
+        "since": _since(found.started),
+        "leads": _leader(found),
+        "standing by": "; ".join(map(_manager, found.leadership.standing_by)) or "nobody",
         "store": found.store or "in order",
-        "messages": f"{found.messages} from agents",
     }
+    if found.leads:
+        facts |= _site(found)
     for key, value in facts.items():
         made.add_row(key, clean(value))
     show(made)
+
+
+def _site(found: Status) -> dict[str, str]:
+    hosts = ", ".join(f"{count} {presence}" for presence, count in found.hosts.items() if count)
+    requests = ", ".join(f"{count} {state}" for state, count in found.requests.items())
+    return {
+        "hosts": hosts or "none",
+        "machines": str(found.machines),
+        "requests": requests or "none",
+        "commands": f"{found.commands_under_way} under way",
+        "triggers": str(found.triggers),
+        "messages": f"{found.messages} from agents",
+    }
+
+
+def _leader(found: Status) -> str:
+    """Who does, and whether that is the one that answers."""
+    leadership = found.leadership
+    if leadership.leader is None:
+        return "this one" if found.leads else "nobody that it knows of; this one stands by"
+    who = "this one" if found.leads else "another; this one stands by"
+    return f"{_manager(leadership.leader)}, epoch {leadership.epoch}: {who}"
+
+
+def _manager(manager: SeenManager) -> str:
+    trouble = f", and could not lead now: {manager.trouble}" if manager.trouble else ""
+    return f"{manager.host} since {_since(manager.since)}{trouble}"
+
+
+def _since(seconds: float) -> str:
+    from encamp.cli.tables import ago, moment
+
+    return f"{moment(seconds)} ({ago(seconds)} ago)" if seconds else "now"

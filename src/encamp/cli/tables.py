@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from rich import box
 from rich.console import Console
@@ -38,16 +38,16 @@ def table(*columns: str, whole: Collection[str] = ()) -> Table:
 
 
 def show(made: Table, *, error: bool = False) -> None:
-    _console(error).print(made)
+    console(error=error).print(made)
 
 
 def room(made: Table) -> int:
     """Letters in a line that the table leaves on standard output if nothing in it is folded."""
-    console = _console(error=False)
-    return console.width - console.measure(made, options=console.options.update(width=9999)).maximum
+    out = console()
+    return out.width - out.measure(made, options=out.options.update(width=9999)).maximum
 
 
-def _console(error: bool) -> Console:
+def console(*, error: bool = False) -> Console:
     stream = sys.stderr if error else sys.stdout
     # Off a terminal nothing is to be cut to a width that nobody has.
     width = None if stream.isatty() else 160
@@ -75,22 +75,6 @@ def print_timings(phases: Sequence[PhaseTime], *, error: bool) -> None:
     made.add_section()
     made.add_row("in all", "", f"{total * 1000:.1f}", "")
     show(made, error=error)
-
-
-def print_machines(machines: Iterable[Machine]) -> None:
-    made = table("id", "name", "owner", "environment", "size", "state", "since", "reason")
-    for machine in machines:
-        made.add_row(
-            machine.id[:SHORT_ID],
-            machine.name,
-            user_name(machine.owner),
-            machine.environment,
-            str(machine.size),
-            machine.state.value,
-            ago(machine.changed),
-            machine.reason,
-        )
-    show(made)
 
 
 def print_machine(machine: Machine, more: dict[str, str]) -> None:
@@ -143,7 +127,6 @@ __all__ = [
     "format_bytes",
     "moment",
     "print_machine",
-    "print_machines",
     "show",
     "table",
 ]

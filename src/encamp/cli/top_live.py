@@ -19,6 +19,7 @@ from rich.live import Live
 from encamp.cli.top import look
 from encamp.cli.top_view import Snapshot, View
 from encamp.door.client import UnansweredError
+from encamp.model.errors import EncampError
 
 KEYS = "q leaves"
 LEAVE = frozenset("qQ\x03\x1b")
@@ -29,6 +30,9 @@ ARROWS = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
 async def live(every: float) -> None:
     # Without a manager there is nothing to watch; later, it may be away for a while.
     snapshot = await look()
+    # Shells and libraries write down here how large the terminal once was.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     console = Console(highlight=False, markup=False)
     over = asyncio.Event()
     with (
@@ -60,7 +64,13 @@ async def _next(former: Snapshot) -> Snapshot:
     try:
         return await look()
     except UnansweredError:
-        return msgspec.structs.replace(former, trouble="the manager does not answer")
+        trouble = "the manager does not answer"
+    except EncampError as error:
+        # One that is overwhelmed says so, and may answer in a moment.
+        if not error.transient:
+            raise
+        trouble = error.sentence
+    return msgspec.structs.replace(former, trouble=trouble)
 
 
 @contextmanager

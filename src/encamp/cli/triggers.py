@@ -52,14 +52,12 @@ def trigger_ls(as_json: AsJson = False) -> None:
 
 
 def _print_views(found: list[TriggerView]) -> None:
-    from encamp.cli.tables import ago, clean, show, some, table
+    from encamp.cli.listing import show_list
+    from encamp.cli.tables import ago, clean, some
 
-    made = table(
-        *("trigger", "when", "does", "fired", "last", "true now for", ""),
-        whole=("trigger", "fired", "last"),
-    )
-    for view in found:
-        made.add_row(
+    columns = ("trigger", "when", "does", "fired", "last", "true now for", "")
+    rows = [
+        (
             clean(view.name),
             clean(view.expression),
             clean("; ".join(view.commands)),
@@ -68,7 +66,9 @@ def _print_views(found: list[TriggerView]) -> None:
             clean(some(view.true_for)),
             clean(f"stopped: {view.stopped}") if view.stopped else "",
         )
-    show(made)
+        for view in found
+    ]
+    show_list(columns, rows, below=("", "does", "when", "true now for"))
 
 
 def trigger_show(name: One, as_json: AsJson = False) -> None:

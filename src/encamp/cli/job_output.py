@@ -1,0 +1,233 @@
+"""What jobs left on their hosts, and how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from typing import TypeVar
+
+from encamp.cli import requests
+from encamp.cli.asking import door as manager_door
+from encamp.cli.caller_files import CallerFiles, for_part
+from encamp.cli.labelled import Labelled
+from encamp.cli.steering import report, with_signals
+from encamp.cli.streams import StandardStreams
+from encamp.door.questions import AskRequests
+from encamp.home import user_name
+from encamp.meeting.client import Client
+from encamp.meeting.frames import Role
+from encamp.model.errors import Code, EncampError
+from encamp.model.job import Copy
+from encamp.model.request import (
+    REQUEST_OVER,
+    PartState,
+    RequestRecord,
+    RequestState,
+)
+
+T = TypeVar("T")
+
+MET = frozenset({PartState.STARTING, PartState.RUNNING, PartState.OVER})
+
+
+async def look(door: Path, id: str) -> RequestRecord:
+    return await requests.one(door, AskRequests(id=id), RequestRecord)
+
+
+async def _begun(door: Path, record: RequestRecord) -> RequestRecord:
+    """When its hosts can be asked for what it prints, if they ever can."""
+    if _has_hosts(record) or record.state in REQUEST_OVER:
+        return record
+    async with aclosing(requests.follow(door, record.request.id)) as records:
+        async for news in records:
+            record = news
+            if _has_hosts(record):
+                break
+    return record
+
+
+def _has_hosts(record: RequestRecord) -> bool:
+    return len(record.parts) == record.request.count and all(
+        part.state in MET for part in record.parts
+    )
+
+
+async def _interruptible(work: Coroutine[object, object, T]) -> T:
+    """Ctrl-C leaves; what was looked at goes on."""
+    return await with_signals(work, _Looking())
+
+
+class _Looking:
+    started = False
+
+    def signal(self, number: signal.Signals) -> None:
+        pass
+
+    def resize(self, rows: int, columns: int) -> None:
+        pass
+
+
+# ── logs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_logs(id: str, *, follow: bool, number: int | None) -> int:
+    return asyncio.run(_interruptible(_logs(manager_door(), id, follow=follow, number=number)))
+
+
+async def _logs(door: Path, id: str, *, follow: bool, number: int | None) -> int:
+    record = await look(door, id)
+    request = record.request
+    if request.job is None:
+        raise EncampError(
+            Code.USAGE,
+            f"{requests.short(request.id)} is a machine, and runs no command of its own.",
+        )
+    if not request.detached:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"What job {requests.short(request.id)} prints goes to whoever runs it; nothing of it"
+            " is kept.",
+            "Jobs that are run with --detach keep what they print.",
+        )
+    if follow:
+        record = await _begun(door, record)
+    if not _has_hosts(record):
+        if record.state in REQUEST_OVER:
+            raise requests.verdict(record)
+        return 0  # It has not begun, and so it has printed nothing.
+    role = Role.FOLLOW if follow else Role.WATCH
+    numbers = range(request.count) if number is None else [number]
+    streams = StandardStreams()
+    try:
+        shown = [_show(door, record, one, role, streams, number) for one in numbers]
+        for result in await asyncio.gather(*shown, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+    finally:
+        streams.close()
+    return 0
+
+
+async def _show(
+    door: Path,
+    record: RequestRecord,
+    number: int,
+    role: Role,
+    streams: StandardStreams,
+    chosen: int | None,
+) -> None:
+    ticket = await requests.ticket(door, record, number)
+    nothing = CallerFiles((), ())
+    if record.request.count == 1 or chosen is not None:
+        client = Client(ticket, role, streams=streams, files=nothing)
+        await client.run()
+        return
+    labelled = Labelled(streams, number, record.request.count)
+    await Client(ticket, role, streams=labelled, files=nothing).run()
+    await labelled.flush()
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fetch_files(id: str, to: str | None) -> int:
+    return asyncio.run(_interruptible(_fetch(manager_door(), id, to)))
+
+
+async def _fetch(door: Path, id: str, to: str | None) -> int:
+    record = await look(door, id)
+    request = record.request
+    if request.job is None or not request.job.outputs or not request.detached:
+        raise EncampError(
+            Code.USAGE,
+            f"Job {requests.short(request.id)} has no files to fetch.",
+            "Those of a job that is run with --detach and --out can be fetched.",
+        )
+    outputs = request.job.outputs
+    if to is None and request.owner != user_name(os.geteuid()):
+        # They may belong where only the caller can write.
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            f"Job {requests.short(request.id)} is {request.owner}'s, who has said where its files"
+            " belong; that is not for others to follow.",
+            "Say where you want them: --to DIRECTORY.",
+        )
+    if to is not None:
+        outputs = tuple(Copy(one.source, f"{to.rstrip('/') or '/'}/") for one in outputs)
+    record = await _over(door, record)
+    if not _has_hosts(record):
+        raise requests.verdict(record)
+    code = 0
+    for number in range(request.count):
+        ticket = await requests.ticket(door, record, number)
+        theirs = outputs if request.count == 1 else for_part(outputs, number)
+        files = CallerFiles((), theirs)
+        client = Client(ticket, Role.FETCH, streams=StandardStreams(), files=files)
+        outcome = await client.run()
+        assert outcome is not None
+        outcome = files.judge(outcome)
+        report(outcome)
+        if outcome.problems:
+            code = Code.COPY_FAILED.value
+    return code
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wait_for(ids: list[str], *, as_json: bool) -> int:
+    records = asyncio.run(_interruptible(_wait(manager_door(), ids)))
+    if as_json:
+        from encamp.cli.cleaning import json_text
+
+        for record in records:
+            print(json_text(record))
+    codes = [_exit_code(record) for record in records]
+    return max(codes)
+
+
+async def _wait(door: Path, ids: list[str]) -> list[RequestRecord]:
+    found = [await look(door, id) for id in ids]
+    return list(await asyncio.gather(*[_over(door, record) for record in found]))
+
+
+async def _over(door: Path, record: RequestRecord) -> RequestRecord:
+    if record.state in REQUEST_OVER:
+        return record
+    async with aclosing(requests.follow(door, record.request.id)) as records:
+        async for news in records:
+            record = news
+    return record
+
+
+def _exit_code(record: RequestRecord) -> int:
+    if record.state is RequestState.DONE:
+        return record.exit_code or 0
+    error = requests.verdict(record)
+    print(f"encamp: {error}", file=sys.stderr)
+    return int(error.code.value)
+
+
+def cancel_all(ids: list[str]) -> None:
+    """All are tried; the first that could not be ended is told last."""
+    door = manager_door()
+    failures: list[EncampError] = []
+
+    async def each() -> None:
+        for id in ids:
+            try:
+                record = await requests.end(door, id)
+                print(record.request.id)
+            except EncampError as error:
+                failures.append(error)
+
+    asyncio.run(each())
+    for failure in failures[1:]:
+        print(f"encamp: {failure}", file=sys.stderr)
+    if failures:
+        raise failures[0]

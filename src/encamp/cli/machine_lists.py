@@ -1,0 +1,101 @@
+"""`encamp ps`: the machines of this host, or of all hosts of a site."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from encamp.cli.listing import show_list
+from encamp.cli.tables import SHORT_ID, ago, clean
+from encamp.home import user_name
+from encamp.model.errors import EncampError
+from encamp.model.machine import Machine, State
+
+if TYPE_CHECKING:
+    from encamp.door.questions import SiteMachine
+
+BELOW = ("reason", "size", "owner", "environment")
+"""What comes below its machine, one after the other, where there is no room for all beside it."""
+
+
+COLUMNS = ("id", "name", "owner", "environment", "size", "state", "since", "reason")
+SITE_COLUMNS = ("id", "name", "host", *COLUMNS[2:])
+
+
+def list_machines(machines: Sequence[Machine]) -> None:
+    show_list(COLUMNS, [_here(machine) for machine in machines], below=BELOW)
+
+
+def list_own_machines(here: Sequence[Machine], *, as_json: bool) -> None:
+    """One's own on this host, and on the site that one is at."""
+    from encamp.cli.asking import asked
+    from encamp.cli.machines import print_json
+    from encamp.door.questions import AskMachines, SiteMachine
+
+    try:
+        found = asked(AskMachines(mine=True), SiteMachine)
+    except EncampError as error:
+        print(f"encamp: Only those of this host: {error}", file=sys.stderr)
+        found = []
+    if as_json:
+        print_json([*here, *found])
+        return
+    rows = [(*row[:2], "(here)", *row[2:]) for row in map(_here, here)]
+    name = user_name(os.getuid())
+    rows += [(*row[:3], name, *row[4:]) for row in map(_there, found)]
+    show_list(SITE_COLUMNS, rows, below=BELOW)
+    _explain_unknown(found)
+
+
+def list_site_machines(hosts: tuple[str, ...], *, as_json: bool) -> None:
+    from encamp.cli.asking import asked
+    from encamp.cli.machines import print_json
+    from encamp.door.questions import AskMachines, SiteMachine
+
+    found = asked(AskMachines(hosts=hosts), SiteMachine)
+    if as_json:
+        print_json(found)
+        return
+    show_list(SITE_COLUMNS, [_there(entry) for entry in found], below=BELOW)
+    _explain_unknown(found)
+
+
+def _here(machine: Machine) -> tuple[str, ...]:
+    return (
+        machine.id[:SHORT_ID],
+        machine.name,
+        user_name(machine.owner),
+        machine.environment,
+        str(machine.size),
+        _state(machine),
+        ago(machine.changed),
+        machine.reason,
+    )
+
+
+def _there(entry: SiteMachine) -> tuple[str, ...]:
+    machine = entry.machine
+    return (
+        clean(machine.id[:SHORT_ID]),
+        clean(machine.name),
+        clean(entry.host),
+        # Users of other hosts may have other names here.
+        str(machine.owner),
+        clean(machine.environment),
+        str(machine.size),
+        _state(machine) if entry.known else f"{_state(machine)}?",
+        ago(machine.changed),
+        clean(machine.reason),
+    )
+
+
+def _state(machine: Machine) -> str:
+    """Whether a running one waits for a job to reuse it, too."""
+    return "idle" if machine.idle and machine.state is State.RUNNING else machine.state.value
+
+
+def _explain_unknown(found: Sequence[SiteMachine]) -> None:
+    if any(not entry.known for entry in found):
+        print("?: its host is not there at the moment; this is what was last heard.")

@@ -1,0 +1,118 @@
+"""Requests at the manager: handing them in, following and ending them, getting tickets to them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from encamp.door.client import UnansweredError, ask_async
+from encamp.door.questions import AskTicket, EndRequest, FollowRequest, Question, Submit, Ticket
+from encamp.model.errors import Code, EncampError
+from encamp.model.request import REQUEST_OVER, Request, RequestRecord, RequestState
+from encamp.progress import Progress
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+SHORT = 8
+"""Letters of an id that people are shown."""
+AGAIN = 0.5
+"""Seconds after which a manager that went away is tried again."""
+
+
+def short(id: str) -> str:
+    return id[:SHORT]
+
+
+async def submit(door: Path, request: Request) -> RequestRecord:
+    try:
+        return await one(door, Submit(request=request), RequestRecord)
+    except EncampError as error:
+        if error.code is Code.UNREACHABLE or error.code is Code.NOT_PERMITTED:
+            raise _with_hint(error, "--local does without the site, on this host alone.") from error
+        if error.code is Code.UNKNOWN_ENVIRONMENT and _known_here(request.environment):
+            hint = "Your own descriptions are not the site's: with --local it is made here."
+            raise _with_hint(error, hint) from error
+        raise
+
+
+async def follow(door: Path, id: str) -> AsyncGenerator[RequestRecord, None]:
+    """The record, now and whenever it has changed. A manager that goes away is waited for."""
+    told = False
+    while True:
+        try:
+            async with aclosing(ask_async(door, FollowRequest(id=id), RequestRecord)) as answer:
+                async for record in answer:
+                    told = False
+                    yield record
+            return
+        except UnansweredError as error:
+            if not told:
+                print(f"encamp: {error.sentence} Waiting for it.", file=sys.stderr, flush=True)
+                told = True
+            await asyncio.sleep(AGAIN)
+
+
+async def ticket(door: Path, record: RequestRecord, number: int) -> Ticket:
+    return await one(door, AskTicket(request=record.request.id, number=number), Ticket)
+
+
+async def end(door: Path, id: str) -> RequestRecord:
+    return await one(door, EndRequest(id=id), RequestRecord)
+
+
+async def one(door: Path, question: Question, expected: type[A]) -> A:
+    async with aclosing(ask_async(door, question, expected)) as answer:
+        async for item in answer:
+            return item
+    raise EncampError(Code.PROTOCOL, "The manager gave no answer.")
+
+
+def tell(record: RequestRecord, progress: Progress) -> None:
+    """What somebody who waits for it should know."""
+    id, reason = short(record.request.id), record.reason.sentence
+    if record.state is RequestState.WAITING:
+        progress.update(f"{id} waits: {reason}" if reason else f"{id} waits.")
+    elif reason and record.state not in REQUEST_OVER:
+        progress.update(f"{id}: {reason}")
+
+
+def verdict(record: RequestRecord) -> EncampError:
+    """Why a request is over that has not run to its end."""
+    id, reason = short(record.request.id), record.reason
+    match record.state:
+        case RequestState.CANCELLED:
+            why = f": {reason.sentence}" if reason.sentence else ""
+            return EncampError(Code.WRONG_STATE, f"Job {id} was cancelled{why}.", reason.next)
+        case RequestState.LOST:
+            code = Code.UNREACHABLE
+        case _:
+            code = Code.COMMAND_FAILED
+    failures = [part.failure for part in record.parts if part.failure]
+    sentence = reason.sentence or (failures[0] if failures else "it is not known why")
+    return EncampError(code, f"Job {id} {record.state.value}: {sentence}", reason.next)
+
+
+def _known_here(environment: str) -> bool:
+    from encamp.describe.environments import find_environment
+
+    try:
+        find_environment(environment)
+    except EncampError:
+        return False
+    return True
+
+
+def _with_hint(error: EncampError, hint: str) -> EncampError:
+    return EncampError(
+        error.code,
+        error.sentence,
+        f"{error.hint} {hint}".lstrip(),
+        transient=error.transient,
+        detail=error.detail,
+    )
