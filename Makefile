@@ -5,7 +5,12 @@
 
 PYTHON := .venv/bin/python
 PYTEST_ARGUMENTS ?=
+# Tests spend half of their time waiting for machines and daemons; more than four at a time were
+# never tried.
+TESTS_AT_ONCE ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 
+# The command line is started thousands of times: Python compiles it once, not each time.
+unexport PYTHONDONTWRITEBYTECODE
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 # What root has built for everybody on this host is not the tests' business.
 test: export ENCAMP_SYSTEM_HOME := $(CURDIR)/.cache/no-system-home
@@ -21,7 +26,8 @@ run: ## run a sample job in a fresh machine
 	@.venv/bin/encamp run --timings -- sh -s < examples/hello.sh
 
 test: check ## check, then run all tests (some of them: make test PYTEST_ARGUMENTS='-k guest')
-	@$(PYTHON) -m pytest $(PYTEST_ARGUMENTS)
+	@$(PYTHON) -m pytest -n $(TESTS_AT_ONCE) --dist=loadgroup --no-loadscope-reorder \
+		$(PYTEST_ARGUMENTS)
 
 check: ## format, lint, types and layers; seconds
 	@tools/setup test
@@ -42,6 +48,7 @@ docs: ## regenerate the command reference and tables from the code
 	@mv docs/.reference.new docs/reference.md
 	@$(PYTHON) -m encamp.describe.manual docs/*.md
 	@$(PYTHON) -m encamp.agent.commands.manual docs/commands.md
+	@$(PYTHON) -m encamp.sim.manual docs/simulation.md
 
 clean: ## remove what was built and installed here (machines and images are kept elsewhere)
 	@for makefile in src/encamp/*/*/Makefile; do \

@@ -12,44 +12,93 @@ from pathlib import Path
 
 import pytest
 
-from encamp.describe.shipped import SHIPPED
+from encamp.describe.shipped import DEBIAN12, MINI
 from encamp.home import Home
 from encamp.images.store import ImageStore
+from tests.builds import Told, give_images, stock
 
 ROOT = Path(__file__).parent.parent
 ENCAMP = Path(sys.executable).with_name("encamp")
+
+# The suite starts the command line thousands of times, which would compile itself each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# How large the terminal of whoever runs the suite is has nothing to do with what it tests.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 Encamp = Callable[..., "subprocess.CompletedProcess[bytes]"]
 """Runs `encamp` with these words: `encamp("run", "--", "true", input=b"", check=False)`."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """When tests are spread over processes, those that share the home of machines stay in one of
-    them; so do those that share what images are built from, and the tests of each file, which may
-    share a server."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """When tests are spread over processes, those that share what images are built from stay in one
+    of them; so do the tests of each file, which may share a server. What takes longest comes first,
+    so that nobody is left alone with it at the end."""
     for item in items:
-        file = item.nodeid.partition("::")[0]
-        if "site_home" in getattr(item, "fixturenames", ()):
-            group = "machines"
-        else:
+        if item.get_closest_marker("xdist_group") is None:
+            file = item.nodeid.partition("::")[0]
             group = "images" if file.startswith("tests/images/") else file
-        item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_patience, reverse=True)
+
+
+def _patience(item: pytest.Item) -> float:
+    """Seconds that a test may take, if it says so."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker else 0.0
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tests that share a home and run at the same time would end each other's machines."""
+    """Tests of one file that are spread would each start the servers that the file shares."""
     spread = hasattr(session.config, "workerinput") and session.items
     if spread and "@" not in session.items[0].nodeid.rpartition("::")[2]:
         raise pytest.UsageError("Spread tests with --dist=loadgroup, as 'make test' does.")
 
 
 @pytest.fixture(scope="session")
-def site_home() -> Home:
-    """The home of the suite's machines, where `mini` is ready to be cloned."""
-    chosen = os.environ.get("ENCAMP_TEST_HOME")
-    home = Home(Path(chosen) if chosen else ROOT / ".cache" / "test-home").prepare()
-    ImageStore(home, shared=None).ensure(SHIPPED["mini"])
+def first_build() -> Told:
+    """The progress of the session's first build of `mini`."""
+    return Told()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, first_build: Told) -> Home:
+    """A home where `mini` was built from nothing. For reading only."""
+    home = Home(tmp_path_factory.mktemp("built") / "home").prepare()
+    ImageStore(home, shared=None).ensure(MINI, first_build)
+    return home
+
+
+@pytest.fixture(scope="session")
+def debian_build() -> Told:
+    """The progress of the session's first build of `debian12`."""
+    return Told()
+
+
+@pytest.fixture(scope="session")
+def debian_home(built: Home, debian_build: Told, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home where `debian12` was built, too. For reading only."""
+    home = Home(tmp_path_factory.mktemp("debian") / "home").prepare()
+    stock(home, built)
+    ImageStore(home, shared=None).ensure(DEBIAN12, debian_build)
+    return home
+
+
+@pytest.fixture(scope="session")
+def site_home(request: pytest.FixtureRequest) -> Home:
+    """The home of the suite's machines, where `mini` is ready to be cloned. Processes that share
+    the work have one each: what others do there would look like something left behind."""
+    chosen = Path(os.environ.get("ENCAMP_TEST_HOME", ROOT / ".cache" / "test-home"))
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    home = Home(chosen.with_name(f"{chosen.name}{worker}")).prepare()
+    images = ImageStore(home, shared=None)
+    if images.find(MINI.name, MINI.digest()) is None:
+        built: Home = request.getfixturevalue("built")
+        stock(home, built)
+        give_images(home, built)
+    images.ensure(MINI)
     # Makes the template, so that no test sees it being made unless it wants to.
     environment = {**os.environ, "ENCAMP_HOME": str(home.root)}
     subprocess.run([ENCAMP, "run", "--", "true"], env=environment, check=True, timeout=120)
@@ -57,9 +106,12 @@ def site_home() -> Home:
 
 
 @pytest.fixture(scope="session")
-def debian12(site_home: Home) -> str:
-    """The name of the environment `debian12`, with its image built."""
-    ImageStore(site_home, shared=None).ensure(SHIPPED["debian12"])
+def debian12(site_home: Home, request: pytest.FixtureRequest) -> str:
+    """The name of the environment `debian12`, with its image in the home of the machines."""
+    images = ImageStore(site_home, shared=None)
+    if images.find(DEBIAN12.name, DEBIAN12.digest()) is None:
+        give_images(site_home, request.getfixturevalue("debian_home"))
+    images.ensure(DEBIAN12)
     return "debian12"
 
 

@@ -21,11 +21,19 @@ DOCUMENTS = {
 
 @pytest.mark.site
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in DOCUMENTS]
+)
 def test_examples_do_what_the_document_shows(
-    name: str, tmp_path: Path, encamp_environment: dict[str, str]
+    name: str,
+    tmp_path: Path,
+    encamp_environment: dict[str, str],
+    request: pytest.FixtureRequest,
 ) -> None:
     commands = read_examples(DOCUMENTS[name].read_text())
+    if any("debian12" in command.text for command in commands):
+        # Here as everywhere else, it is built once.
+        request.getfixturevalue("debian12")
     environment = {**os.environ, **encamp_environment}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(

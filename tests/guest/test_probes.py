@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,28 @@ async def test_what_exists_is_told_from_what_does_not(guest: Guest, tmp_path: Pa
     assert (ended.code, said) == (1, f"file {tmp_path}/missing does not exist\n".encode())
 
 
-@pytest.mark.parametrize(
-    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-)
+@contextmanager
+def two_of_one_port() -> Iterator[dict[socket.AddressFamily, socket.socket]]:
+    """The same port of both families, so that nobody else answers there."""
+    with ExitStack() as held:
+        while True:
+            made = {
+                family: held.enter_context(socket.socket(family))
+                for family in (socket.AF_INET6, socket.AF_INET)
+            }
+            made[socket.AF_INET6].bind(("::1", 0))
+            with suppress(OSError):  # Somebody has it.
+                made[socket.AF_INET].bind(("127.0.0.1", made[socket.AF_INET6].getsockname()[1]))
+                break
+        yield made
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 async def test_port_that_answers_is_told_from_one_that_does_not(
-    guest: Guest, family: socket.AddressFamily, address: str
+    guest: Guest, family: socket.AddressFamily
 ) -> None:
-    with socket.socket(family) as listener:
-        listener.bind((address, 0))
+    with two_of_one_port() as listeners:
+        listener = listeners[family]
         port = listener.getsockname()[1]
         said, ended = await builtin(guest, "answers", str(port))
         assert (ended.code, said) == (1, f"port {port} refuses connections\n".encode())

@@ -37,8 +37,9 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.recipe import AddedFile, Compression, Kind, Recipe
 from encamp.workplace import remove_tree
+from tests.builds import Told
 from tests.conftest import Encamp
-from tests.images.conftest import Told, left_over
+from tests.images.conftest import left_over
 from tests.images.test_building import children_of
 
 pytestmark = pytest.mark.site

@@ -11,7 +11,7 @@ from encamp.images import apt
 from encamp.images.apt import Apt, Source, host_sources, sources_for
 from encamp.images.portion import Portion
 from encamp.model.errors import Code, EncampError
-from tests.images.conftest import Told
+from tests.builds import Told
 
 
 def uris(*pairs: tuple[str, str]) -> str:

@@ -27,7 +27,8 @@ from encamp.model.image import Image
 from encamp.model.recipe import EPOCH, Kind
 from encamp.progress import Silent
 from encamp.workplace import clear_cache, lock_of, workplace
-from tests.images.conftest import Told, left_over, stock
+from tests.builds import Told, stock
+from tests.images.conftest import left_over
 
 pytestmark = pytest.mark.site
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -24,7 +24,8 @@ from encamp.images.store import ImageStore
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.recipe import AddedFile, Kind, Recipe
-from tests.images.conftest import Told, left_over, stock
+from tests.builds import Told, give_images, stock
+from tests.images.conftest import left_over
 
 pytestmark = pytest.mark.site
 
@@ -132,7 +133,7 @@ def test_progress_moves_all_the_time(debian: Image, debian_build: Told) -> None:
 def images(home: Home, debian_home: Home) -> ImageStore:
     """A home of the test's own, with `debian12` and the steps of its build."""
     stock(home, debian_home)
-    shutil.copytree(debian_home.images, home.images, dirs_exist_ok=True)
+    give_images(home, debian_home)
     return ImageStore(home, shared=None)
 
 

@@ -34,7 +34,8 @@ from encamp.model.settings import Settings
 from encamp.model.size import Size
 from encamp.progress import Silent
 from encamp.workplace import clear_cache
-from tests.images.conftest import Told, left_over
+from tests.builds import Told
+from tests.images.conftest import left_over
 from tests.images.stock import KIB, make_image, store_in
 
 SIZE = 400 * KIB

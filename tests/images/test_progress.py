@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from encamp.images.apt import downloaded
 from encamp.images.installing import Installing
 from encamp.images.portion import Forward, Portion
-from tests.images.conftest import Told
+from tests.builds import Told
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.floats(-1, 2))))

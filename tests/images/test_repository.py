@@ -28,7 +28,8 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.recipe import AddedFile, Kind, Recipe
 from encamp.progress import Progress, Silent
-from tests.images.conftest import Told, left_over
+from tests.builds import Told
+from tests.images.conftest import left_over
 from tests.images.servers import Nginx, nginx
 from tests.images.stock import KIB, make_image, store_in
 
@@ -301,38 +302,74 @@ def test_a_start_that_belongs_to_something_else_is_thrown_away(
         there.rm("analysis")
 
 
-def fetch_one(directory: Path, where: str, results: multiprocessing.queues.Queue[object]) -> None:
-    told = Told()
+class Crowd:
+    """Lets the one that pulls go on only when all the others wait for it, and again only when all
+    of them have seen that it went on."""
+
+    def __init__(self, others: int) -> None:
+        self._others = others
+        self._seen = [multiprocessing.Semaphore(0), multiprocessing.Semaphore(0)]
+
+    def waits(self, different: int) -> None:
+        """One of the others has said so many different things while it waited."""
+        if different <= len(self._seen):
+            self._seen[different - 1].release()
+
+    def pulls(self, time: int) -> None:
+        if time <= len(self._seen):
+            for _ in range(self._others):
+                assert self._seen[time - 1].acquire(timeout=60), "not all of them wait"
+
+
+class OneOfMany(Told):
+    def __init__(self, crowd: Crowd) -> None:
+        super().__init__()
+        self._crowd = crowd
+
+    def update(self, what: str, fraction: float | None = None) -> None:
+        new = what not in self.what
+        super().update(what, fraction)
+        for word, met in (("waiting", self._crowd.waits), ("pulling", self._crowd.pulls)):
+            if new and what.startswith(word):
+                met(len({said for said in self.what if said.startswith(word)}))
+
+
+def fetch_one(
+    directory: Path, where: str, crowd: Crowd, results: multiprocessing.queues.Queue[object]
+) -> None:
+    told = OneOfMany(crowd)
     images = store_in(directory, repositories=(where,))
     image = images.fetch("analysis", told)
     images.check(image)
     results.put((image.digest, told.what))
 
 
-def test_a_storm_of_pulls_fetches_each_file_once(tmp_path: Path, here: ImageStore) -> None:
-    """On a slow server, so that all eight are there before the first one has it."""
-    with nginx(tmp_path / "slow", "limit_rate 4m;") as server:
-        image = make_image(here, "analysis", size=3000 * KIB)
-        push(here, Repository.open(server.url), "analysis", Silent())
-        context = multiprocessing.get_context("fork")
-        results: multiprocessing.queues.Queue[tuple[str, list[str]]] = context.Queue()
-        processes = [
-            context.Process(target=fetch_one, args=(tmp_path / "node", server.url, results))
-            for _ in range(8)
-        ]
-        for process in processes:
-            process.start()
-        answers = [results.get(timeout=60) for _ in processes]
-        for process in processes:
-            process.join()
-        gets = [line.split()[1] for line in server.requests() if line.startswith("GET")]
+def test_a_storm_of_pulls_fetches_each_file_once(
+    tmp_path: Path, here: ImageStore, web: Nginx
+) -> None:
+    image = make_image(here, "analysis", size=3000 * KIB)
+    where = f"{web.url}/{tmp_path.name}"
+    push(here, Repository.open(where), "analysis", Silent())
+    before = len(web.requests())
+    context = multiprocessing.get_context("fork")
+    results: multiprocessing.queues.Queue[tuple[str, list[str]]] = context.Queue()
+    crowd = Crowd(others=7)
+    processes = [
+        context.Process(target=fetch_one, args=(tmp_path / "node", where, crowd, results))
+        for _ in range(8)
+    ]
+    for process in processes:
+        process.start()
+    answers = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    gets = [line.split()[1] for line in web.requests()[before:] if line.startswith("GET")]
     assert {digest for digest, _ in answers} == {image.digest}
     for file in image.files:
-        assert gets.count(f"/images/{image.digest}/{file.name}") == 1
-    waited = [what for _, what in answers if any("waiting" in said for said in what)]
-    assert len(waited) == 7
-    # Each of them saw the other one's progress.
-    assert all(len({said for said in what if "waiting" in said}) > 1 for what in waited)
+        assert gets.count(f"/{tmp_path.name}/images/{image.digest}/{file.name}") == 1
+    # Seven waited, and each of them saw the other one's progress.
+    waited = [{said for said in what if said.startswith("waiting")} for _, what in answers]
+    assert sorted(len(said) > 1 for said in waited) == [False, *[True] * 7]
 
 
 def test_a_recipe_that_somebody_has_built_is_pulled_and_not_built(

@@ -28,8 +28,9 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image, ImageFile
 from encamp.progress import Silent
 from encamp.workplace import clear_cache
+from tests.builds import Told
 from tests.conftest import ROOT
-from tests.images.conftest import Told, left_over
+from tests.images.conftest import left_over
 from tests.images.servers import Handler, Odd, free_port, nginx, odd_server
 from tests.images.stock import KIB, make_image, store_in
 

@@ -17,7 +17,8 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.recipe import Kind, Recipe
 from encamp.workplace import clear_cache
-from tests.images.conftest import Told, left_over
+from tests.builds import Told
+from tests.images.conftest import left_over
 
 pytestmark = pytest.mark.site
 

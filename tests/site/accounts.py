@@ -50,7 +50,8 @@ class Account:
             "HOME": str(self.directory),
             "PATH": PATHS,
             "PYTHONPATH": str(self.library),
-            "PYTHONDONTWRITEBYTECODE": "1",
+            # What one account has compiled would have to be trusted by the others.
+            "PYTHONPYCACHEPREFIX": str(self.directory / ".cache" / "python"),
         }
         return subprocess.run(
             command,

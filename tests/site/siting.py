@@ -101,7 +101,8 @@ class Daemon:
 class RunningSite:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.port = free_port()
+        self.address = f"127.0.0.1:{free_port()}"
+        """Of the bus."""
         self.config = root / "manager"
         self.home = root / "manager-home"
         self.daemons: dict[str, Daemon] = {}
@@ -143,7 +144,7 @@ class RunningSite:
     # ── setting up ───────────────────────────────────────────────────────────────────────────────
 
     def set_up(self, agents: Sequence[str], settings: str) -> None:
-        self("site", "init", self.config, "--bus", f"127.0.0.1:{self.port}")
+        self("site", "init", self.config, "--bus", self.address)
         with open(self.config / "site.yaml", "a") as file:
             file.write(settings)
         server = shutil.which("nats-server", path="/usr/sbin:/usr/bin") or "nats-server"
@@ -246,10 +247,17 @@ def free_port() -> int:
 
 @contextmanager
 def running_site(
-    root: Path, agents: Sequence[str] = ("node1",), settings: str = QUICK, *, start: bool = True
+    root: Path,
+    agents: Sequence[str] = ("node1",),
+    settings: str = QUICK,
+    *,
+    start: bool = True,
+    host: str = "127.0.0.1",
 ) -> Iterator[RunningSite]:
-    """A site with these agents, all joined; nothing of it is left afterwards."""
+    """A site with these agents, all joined; nothing of it is left afterwards. `host`: where its bus
+    listens."""
     site = RunningSite(root)
+    site.address = site.address.replace("127.0.0.1", host)
     try:
         site.set_up(agents, settings)
         if start:

@@ -19,7 +19,7 @@ from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.model.errors import Code
 from encamp.model.size import MIB
-from tests.conftest import ENCAMP, Encamp, left_behind
+from tests.conftest import ENCAMP, ROOT, Encamp, left_behind
 from tests.site.cloud_disk import (
     cloud_disk,
     without_agents,
@@ -93,12 +93,10 @@ def disk_home(site_home: Home) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def run(
-    site_home: Home, disk_home: Home, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
+def run(disk_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs `encamp` where the environments of all these disks are described."""
     place = tmp_path_factory.mktemp("disks")
-    cloud = cloud_disk(site_home.root / "test-disks")
+    cloud = cloud_disk(ROOT / ".cache" / "test-disks")
     text = DESCRIPTIONS.format(
         key=KEY,
         cloud=cloud,

@@ -331,6 +331,8 @@ def test_machine_that_dies_while_it_is_saved_is_told(
     encamp: Encamp, dying: Dying, images: ImageStore
 ) -> None:
     encamp("start", "--name", "work")
+    # More than can be on its way when the machine is killed.
+    encamp("exec", "work", "--", "sh", "-c", "seq 1000000 >/etc/numbers")
     done = dying(READING, "machine", "save", "work", "image")
     assert done.returncode == Code.MACHINE_LOST.value, done.stderr.decode()
     assert images.resolve("image") is None

@@ -155,8 +155,9 @@ async def test_machine_works_on_a_block_device_it_may_not_open(
         directory = MachineDirectory(place.directory / "machine")
         directory.make(user, 0)
         blueprint = Blueprint("a", directory, hardware, image, user, disk=Disk(device=device))
+        boot = boot_origin(site_home, image, hardware, (), place.directory)
         origins: list[tuple[Origin, str, bytes]] = [
-            (boot_origin(image, hardware, (), place.directory), "echo kept >/word; sync", b""),
+            (boot, "echo kept >/word; sync", b""),
             (Restore(directory.context), "cat /word; dd if=/dev/zero of=/big 2>&1", b"kept\n"),
         ]
         said = b""
