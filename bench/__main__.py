@@ -15,8 +15,10 @@ from bench.single import measure
 
 NAMES = [
     *("latency", "environments", "rate", "crowd", "leaks", "streams"),
-    *("rebuild", "pull", "describe", "storage", "triggers"),
-    *("site_traffic", "site_salt", "site_agents", "site_latency"),
+    *("rebuild", "pull", "describe", "storage", "triggers", "placement", "api_listing"),
+    "simulation",
+    *("site_traffic", "site_salt", "site_agents", "site_latency", "site_run"),
+    "takeover",
 ]
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 

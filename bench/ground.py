@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encamp.agent.keeper import Keeper
-from encamp.agent.plan import Plan, wanted_size
+from encamp.agent.plan import Plan
 from encamp.cli.options import caller
 from encamp.describe.environments import find_environment
 from encamp.describe.shipped import MINI
@@ -22,6 +22,7 @@ from encamp.machines.account import process_user
 from encamp.machines.hardware import SHARE_SLOTS, Hardware
 from encamp.machines.template import Template
 from encamp.model.job import Command, Job, MachineRequest, User
+from encamp.model.wanted import wanted_size
 from encamp.progress import Silent
 
 ENVIRONMENT = "mini"

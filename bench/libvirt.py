@@ -146,9 +146,8 @@ def _daemon(directory: Path) -> Iterator[None]:
 def _description(ground: Ground, directory: Path) -> str:
     """The machine, as like Encamp's as libvirt makes them."""
     plan = ground.plan
-    origin = boot_origin(
-        plan.image, plan.hardware, plan.environment.kernel_arguments, ground.scratch
-    )
+    arguments = plan.environment.kernel_arguments
+    origin = boot_origin(ground.keeper.home, plan.image, plan.hardware, arguments, ground.scratch)
     kind, cpu = "qemu", "<cpu mode='maximum'/>"
     if plan.hardware.accelerator == "kvm":
         kind, cpu = "kvm", "<cpu mode='host-passthrough'/>"

@@ -15,7 +15,7 @@ from bench.report import Figure, Report
 from bench.site import enrol, name_of, site
 from encamp import __version__
 from encamp.agent.conversation import Conversation
-from encamp.bus.messages import CommandNews, Execute, Hello
+from encamp.bus.messages import Claim, CommandNews, Execute, Hello
 from encamp.bus.opening import open_bus
 from encamp.describe.site_file import load_site
 from encamp.model.command import CommandDefinition, CommandState
@@ -80,6 +80,10 @@ class Switch:
         self._over.append(CommandNews(id=message.id, state=CommandState.DONE))
 
     async def cancel(self, command_id: str) -> None: ...
+
+    async def claim(self, message: Claim) -> None: ...
+
+    def release(self, claim_id: str) -> None: ...
 
     def news(self) -> tuple[CommandNews, ...]:
         return tuple(self._over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,9 +49,10 @@ SETTLED_A_SECOND = 500
 LIMIT = 10
 SMALL, LARGE = 10_000, 100_000
 COUNTS = (100, 200, 300, 1000, 3000, 10_000)
-MOST_LARGE = 5
-"""How many of them reply with 100 kB: 10,000 would make 100 MB a second, which the clients and the
-server of the bus cannot move with the two processors that all of this shares."""
+MOST_LARGE = int(os.environ.get("ENCAMP_BENCH_MOST_LARGE", "3000"))
+"""So many of them reply with 100 kB, unless the variable says another number. 10,000 would make
+100 MB a second; whether clients, the server of the bus and the manager can move that with the
+processors they share was not measured."""
 COMPARED = (100, 300)
 """Clients in the paper's graphs over time."""
 PRESENCE = {"interval": "10s", "silence": "30s"}
@@ -77,8 +79,9 @@ def measure(ground: Ground, *, quick: bool) -> Report:
         directory = ground.scratch / name
         return _points(directory, enrolled, size, clients, window, limit, report.remarks)
 
+    heavy = [count for count in counts if count <= MOST_LARGE]
     small = Measured("10 kB", points("small", SMALL, counts, None))
-    large = Measured("100 kB", points("large", LARGE, counts[:MOST_LARGE], None))
+    large = Measured("100 kB", points("large", LARGE, heavy, None))
     few = (counts[0], counts[2]) if quick else COMPARED
     limited = points("limited", SMALL, few, LIMIT)
     free = [point for point in small.points if point.clients in few]

@@ -19,7 +19,7 @@ from bench.site import name_of
 from encamp import __version__
 from encamp.agent.commands import offers
 from encamp.agent.conversation import Conversation
-from encamp.bus.messages import CommandNews, Execute, Hello
+from encamp.bus.messages import Claim, CommandNews, Execute, Hello
 from encamp.bus.opening import open_bus
 from encamp.cli.daemons import run_daemon
 from encamp.describe.site_file import load_site
@@ -82,6 +82,10 @@ class Client:
     async def execute(self, message: Execute) -> None: ...
 
     async def cancel(self, command_id: str) -> None: ...
+
+    async def claim(self, message: Claim) -> None: ...
+
+    def release(self, claim_id: str) -> None: ...
 
 
 async def swarm(first: int, count: int, size: int) -> None:
