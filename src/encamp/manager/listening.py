@@ -63,6 +63,8 @@ class Listener:
         self._accounts: dict[str, Account] = {}
         self._shared = Shared()
         self._introducing: dict[str, asyncio.Task[None]] = {}
+        self._present: set[str] = set()
+        """Those who are on the bus, as the bus tells."""
         self.expected: dict[str, Host] = {}
         """Hosts that a former manager knew, and that have not been heard of yet."""
         self.gathered = asyncio.Event()
@@ -111,13 +113,22 @@ class Listener:
     def membership(self, membership: Membership) -> None:
         name = membership.name
         if membership.presence is Presence.JOINED:
+            self._present.add(name)
             if name != MANAGER and name not in self._introducing:
                 self._introducing[name] = asyncio.create_task(self._introduction(name))
             return
+        self._present.discard(name)
         self._stop_waiting_for(name)
         account = self._accounts.pop(name, None)
         if account is not None:
             self._gone(name, membership.presence, membership.reason)
+
+    def _lose_unseen(self, name: str, account: Account) -> None:
+        """One that introduced itself and died before it gave a sign of life was never on the bus,
+        as far as the bus knows."""
+        if name not in self._present and self._accounts.get(name) is account:
+            del self._accounts[name]
+            self._gone(name, Presence.LOST, "it gave no sign of life after it introduced itself")
 
     def _gone(self, name: str, presence: Presence, reason: str) -> None:
         self._happened(Gone(name, presence, reason))
@@ -216,6 +227,10 @@ class Listener:
         account = Account(hello, now)
         joined = account.joined(name, hello, length)
         self._accounts[name] = account
+        if name not in self._present:
+            loop = asyncio.get_running_loop()
+            seconds = self._presence.silence + self._presence.interval
+            loop.call_later(seconds, self._lose_unseen, name, account)
         former_record = self.expected.pop(name, None)
         if former_record is not None and former_record.instance == hello.instance:
             # It was joined all the time: the manager was away, not the host.
