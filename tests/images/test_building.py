@@ -204,6 +204,10 @@ def interrupted(home: Home, recipe: str, when: str, number: signal.Signals) -> i
 def test_an_interrupted_build_leaves_nothing(home: Home, when: str, number: signal.Signals) -> None:
     assert interrupted(home, "mini", when, number) != 0
     assert left_over(home) == []
+    # What was killed may take a moment to be gone.
+    until = time.monotonic() + 10
+    while children_of(home) and time.monotonic() < until:
+        time.sleep(0.02)
     assert children_of(home) == []
     assert list(home.images.iterdir()) == []
 
