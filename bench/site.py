@@ -19,9 +19,10 @@ from bench.processes import running, wait_until
 from encamp.bus.server_file import Address
 from encamp.describe.site_file import SITE
 from encamp.door.client import ask
-from encamp.door.questions import AskStatus, Status
+from encamp.door.questions import AskHosts, AskStatus, Status
 from encamp.manager.enrolment import Enrolment
 from encamp.model.errors import EncampError
+from encamp.model.host import Host
 
 ROOT = Path(__file__).parent.parent
 A_PROCESS = 1250
@@ -42,6 +43,13 @@ class Running:
 
     def status(self) -> Status:
         return next(iter(ask(self.directory / "door", AskStatus(), Status)))
+
+    def reading(self, host: str, name: str) -> object:
+        """What the manager knows of a property; None: nothing yet."""
+        for found in ask(self.directory / "door", AskHosts(), Host):
+            if found.name == host and name in found.readings:
+                return found.readings[name].value
+        return None
 
     def line(self) -> Line:
         return Line(self.manager.pid, self.port)
