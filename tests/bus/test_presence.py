@@ -62,6 +62,23 @@ def test_whoever_is_silent_is_probed_and_then_lost() -> None:
     assert book.watched.of("b") == ["joined"]
 
 
+def test_whoever_says_something_is_there_before_any_sign_of_life() -> None:
+    book = Book()
+    book.roll.said("a", 1, book.now)
+    assert book.watched.of("a") == ["joined"]
+    # Its signs of life are those of the same run, and it is not told of twice.
+    book.hear("a")
+    book.pass_time(20, "m", "a")
+    assert book.watched.of("a") == ["joined"]
+    book.roll.said("b", 1, book.now)
+    book.pass_time(8, "m", "a")
+    assert set(book.probed) == {"b"}
+    assert book.watched.of("b") == ["joined", "lost"]
+    book.roll.said("c", 1, book.now)
+    book.hear("c", kind=LEAVING)
+    assert book.watched.of("c") == ["joined", "left"]
+
+
 def test_an_answered_probe_is_a_sign_of_life() -> None:
     book = Book()
     book.hear("a")
@@ -161,3 +178,18 @@ async def test_a_killed_process_is_noticed_and_told_apart_from_one_that_hangs(
             hangs.send_signal(signal.SIGCONT)
             await until(lambda: len(watched.of("hangs")) == 3)
             assert watched.of("hangs")[-1] == "joined"
+
+
+async def test_one_that_only_talks_is_there_for_a_watcher_that_came_later(site: NatsSite) -> None:
+    watched = Watched()
+    hasty = msgspec.structs.replace(site.manager(), presence=Presences(interval=0.2, silence=5.0))
+    once = Presences(interval=3600.0, silence=7200.0)
+    talks = msgspec.structs.replace(site.member("talks"), presence=once)
+    async with open_bus(hasty, "manager", (), ignore) as manager:
+        async with open_bus(talks, "talks", (), ignore) as bus:
+            # Its only sign of life has come and gone when somebody begins to watch.
+            await bus.request("manager", b"hello")
+            await manager.watch(watched)
+            await bus.request("manager", b"hello again")
+            await until(lambda: watched.of("talks") == ["joined"])
+        await until(lambda: watched.of("talks") == ["joined", "left"])

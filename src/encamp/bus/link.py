@@ -127,8 +127,12 @@ class Link(Client):
     def expect_end_of_tls(self) -> None:
         """nats-py wraps an encrypted stream as if it were a plain one, whose other half can go on
         when the server has closed its own. asyncio warns of that whenever a server goes away."""
-        if self._writer is not None:
-            self._writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
+        if self._writer is None:
+            return
+        # One that the server has refused already has none any more.
+        protocol = self._writer.transport.get_protocol()
+        if protocol is not None:
+            protocol._over_ssl = True  # type: ignore[attr-defined]
 
     @property
     def _writer(self) -> asyncio.StreamWriter | None:
@@ -166,7 +170,12 @@ async def connect(
     async def note(error: Exception) -> None:
         said.append(error)
         if "permissions violation" in str(error):
-            log.error("the server of the bus forbids: %s", error)
+            log.error(
+                "The server of the bus forbids what this credential is not for: %s. If it is about"
+                " a group ('all.GROUP') of this host, have 'encamp site add HOST --group GROUP'"
+                " make a secret that names it, and join with that.",
+                error,
+            )
 
     async def closed() -> None:
         broken(link)

@@ -220,8 +220,9 @@ class NatsBus:
             incoming = self._incoming[subject] = Incoming(
                 self._connection, self._inbox, self.name, name, self._run
             )
-        if self._watch is not None:
-            self._watch.notice(incoming.other)
+        if self._watch is not None and len(data) >= MESSAGE.size:
+            _, run, _, _ = MESSAGE.unpack_from(data)
+            self._watch.notice(incoming.other, run)
         if not self._end.done():
             incoming.take(data)
 

@@ -39,7 +39,7 @@ class Known:
     def __init__(self, name: str, life: bytes, run: int, groups: tuple[str, ...], heard: float):
         self.name = name
         self.life = life
-        """Its sign of life, as it was last heard."""
+        """Its sign of life, as it was last heard; empty: it has only said something else."""
         self.run = run
         self.groups = groups
         self.heard = heard
@@ -82,11 +82,19 @@ class Roll:
         self._changed.pop(name, None)
 
     def answered(self, name: str, now: float) -> None:
-        """A probe was answered, or something else was heard."""
+        """A probe was answered."""
         known = self._known.get(name)
         if known is not None:
             known.heard = now
             known.absent = 0
+
+    def said(self, name: str, run: int, now: float) -> None:
+        """Whatever it says, it is alive. Who always has something to say gives no other sign of
+        life, so one who is not known yet is there by that."""
+        if name in self._known:
+            self.answered(name, now)
+        elif self._may_come(name, run, now):
+            self._come(Known(name, b"", run, (), now))
 
     def came_back(self, now: float) -> None:
         """Our connection was broken, and others' perhaps with it: all get their time again."""
@@ -138,20 +146,26 @@ class Roll:
                 self._replaced.pop(name, None)
                 self._watcher(Membership(name, Presence.LEFT, known.groups, GOODBYE))
             return
-        if self._replaced.get(name) == run:
-            return
-        if now - self._changed.get(name, -math.inf) < RESTLESS * self._presence.interval:
+        if not self._may_come(name, run, now):
             return
         if known is not None and known.run != run:
             self._lose(known, RESTARTED)
             self._replaced[name] = known.run
         said = life[LIFE.size :].decode(errors="replace").split(" ", MOST_GROUPS)
         groups = tuple(group for group in said[:MOST_GROUPS] if group)
-        is_new = name not in self._known
-        self._known[name] = Known(name, life, run, groups, now)
+        self._come(Known(name, life, run, groups, now))
+
+    def _may_come(self, name: str, run: int, now: float) -> bool:
+        if self._replaced.get(name) == run:
+            return False
+        return now - self._changed.get(name, -math.inf) >= RESTLESS * self._presence.interval
+
+    def _come(self, one: Known) -> None:
+        is_new = one.name not in self._known
+        self._known[one.name] = one
         if is_new:
-            self._changed[name] = now
-            self._watcher(Membership(name, Presence.JOINED, groups))
+            self._changed[one.name] = one.heard
+            self._watcher(Membership(one.name, Presence.JOINED, one.groups))
 
     def _lose(self, known: Known, reason: str) -> None:
         del self._known[known.name]

@@ -9,39 +9,35 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.site import MANAGER
 
 
+def _unreachable(sentence: str, hint: str) -> EncampError:
+    return EncampError(Code.UNREACHABLE, sentence, hint, transient=True)
+
+
 def not_there(name: str) -> EncampError:
-    return EncampError(
-        Code.UNREACHABLE,
+    return _unreachable(
         f"There is no '{name}' on the bus.",
         "Is its daemon running? 'encamp hosts' shows who is there.",
-        transient=True,
     )
 
 
 def not_taken(name: str, seconds: float) -> EncampError:
-    return EncampError(
-        Code.UNREACHABLE,
+    return _unreachable(
         f"'{name}' did not take a message within {seconds:g} s.",
         "It is busy, or the network between is slow; try again.",
-        transient=True,
     )
 
 
 def not_answered(name: str, seconds: float) -> EncampError:
-    return EncampError(
-        Code.UNREACHABLE,
+    return _unreachable(
         f"'{name}' has not answered within {seconds:g} s.",
         "What it was asked may still be done.",
-        transient=True,
     )
 
 
 def gone(name: str) -> EncampError:
-    return EncampError(
-        Code.UNREACHABLE,
+    return _unreachable(
         f"'{name}' has gone before it answered.",
         "What it was asked may have been done.",
-        transient=True,
     )
 
 

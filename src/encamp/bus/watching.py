@@ -54,9 +54,9 @@ class Watch:
     def hear(self, name: str, life: bytes) -> None:
         self._roll.heard(name, life, self._loop.time())
 
-    def notice(self, name: str) -> None:
-        """Whatever it says, it is alive."""
-        self._roll.answered(name, self._loop.time())
+    def notice(self, name: str, run: int) -> None:
+        """It said something."""
+        self._roll.said(name, run, self._loop.time())
 
     def reconnected(self) -> None:
         self._roll.came_back(self._loop.time())
