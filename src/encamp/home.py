@@ -140,6 +140,21 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def user_directory() -> str:
+    """Where a user's own configuration is."""
+    chosen = os.environ.get("ENCAMP_USER_CONFIG")
+    if chosen:
+        return chosen
+    # Not by pathlib: this is on the way of every job.
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
+    return f"{config}/encamp"
+
+
+def login_path() -> str:
+    """Where it is kept which site a user is logged in at."""
+    return f"{user_directory()}/login.json"
+
+
 def default_home() -> Home:
     chosen = os.environ.get("ENCAMP_HOME")
     if chosen:

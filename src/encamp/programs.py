@@ -85,7 +85,9 @@ def find(program: str) -> Path:
         raise EncampError(
             Code.PROGRAM_MISSING,
             f"The program '{program}' is not installed.",
-            f"Install it with: apt-get install {package}",
+            f"Install it with: apt-get install {package}"
+            if os.sep not in program
+            else "Nothing that can be run has that path.",
         )
     return Path(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -84,6 +85,8 @@ def _fitting(definition: CommandDefinition, parameter: Parameter, value: Value) 
         return None
     if not fits(value, parameter.kind):
         raise wrong(definition, _expected(parameter.name, parameter.kind, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise wrong(definition, f"'{parameter.name}' is no number.")
     if not is_value(value):
         raise wrong(
             definition, f"'{parameter.name}' is too deep, or has a number in it that is too large."

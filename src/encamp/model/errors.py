@@ -45,7 +45,8 @@ class Code(enum.Enum):
     UNREACHABLE = 81
     """A repository could not be reached, or broke off; later it may answer."""
     UNTRUSTED = 82
-    """An image, or its name, is not signed by anybody whom this host is told to trust."""
+    """An image, or its name, is not signed by anybody whom this host is told to trust; or nobody
+    vouches for a manager's certificate."""
     NOT_READY = 83
     """The guest answered, but what the environment calls ready did not come about in time."""
     COMMAND_FAILED = 84

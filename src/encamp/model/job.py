@@ -8,14 +8,14 @@ from encamp.model.machine import After, PhaseTime, Share
 from encamp.model.storage import Storage
 
 
-class Copy(msgspec.Struct, frozen=True):
+class Copy(msgspec.Struct, frozen=True, gc=False):
     """Files to copy into or out of a machine."""
 
     source: str
     target: str | None = None
 
 
-class User(msgspec.Struct, frozen=True):
+class User(msgspec.Struct, frozen=True, gc=False):
     """Who a command runs as inside: the same person as outside."""
 
     name: str
@@ -26,7 +26,7 @@ class User(msgspec.Struct, frozen=True):
     home: str
 
 
-class Command(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True, gc=False):
     """What to run, and how."""
 
     arguments: tuple[str, ...]
@@ -36,7 +36,7 @@ class Command(msgspec.Struct, frozen=True):
     """The kind of terminal to give it (TERM), if it is to have one."""
 
 
-class MachineRequest(msgspec.Struct, frozen=True):
+class MachineRequest(msgspec.Struct, frozen=True, gc=False):
     """What somebody wants a machine to be."""
 
     environment: str
@@ -56,7 +56,7 @@ class MachineRequest(msgspec.Struct, frozen=True):
     """Another image than the environment's: NAME, NAME:VERSION or (the beginning of) a digest."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     machine: MachineRequest
     command: Command
     inputs: tuple[Copy, ...] = ()

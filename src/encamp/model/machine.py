@@ -78,6 +78,9 @@ COMMANDS: dict[Move, str] = {
 }
 """The moves a person can make, as commands."""
 
+IDLE_FOR = 3600.0
+"""Seconds for which a machine is kept that no job has taken again."""
+
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.PAUSED})
 """States in which a machine has a process."""
 
@@ -135,7 +138,7 @@ class Share(msgspec.Struct, frozen=True):
     readonly: bool = False
 
 
-class Machine(msgspec.Struct, frozen=True):
+class Machine(msgspec.Struct, frozen=True, gc=False):
     """The record of one machine: what is written to the journal."""
 
     id: str

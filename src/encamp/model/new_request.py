@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Job, MachineRequest, User
 from encamp.model.request import MOST_MACHINES, Request, Together
 from encamp.model.size import Size
@@ -21,7 +22,7 @@ class NewRequest(
     """A job, if there is a command; else machines that stand until they are cancelled."""
 
     environment: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    command: Annotated[list[Text], msgspec.Meta(max_length=10_000)] = []
+    command: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
     """The program and its arguments."""
     variables: dict[str, Text] = {}
     """What it finds in its environment beside what is there anyway."""
@@ -70,7 +71,9 @@ class NewRequest(
             image=self.image,
         )
         job = None
-        if self.command:
+        if self.command is None:
+            self._check_alone()
+        else:
             command = Command(
                 arguments=tuple(self.command),
                 variables=tuple(self.variables.items()),
@@ -97,3 +100,14 @@ class NewRequest(
             detached=job is not None,
             reuse=self.reuse,
         )
+
+    def _check_alone(self) -> None:
+        """What is said about a command is a mistake where there is none."""
+        about_it = {"variables": self.variables, "workdir": self.workdir, "timeout": self.timeout}
+        for name, said in about_it.items():
+            if said:
+                raise EncampError(
+                    Code.USAGE,
+                    f"'{name}' is about a command, and there is none.",
+                    "Give a 'command', or leave it out.",
+                )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import json
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from encamp.model.arguments import check_arguments, wrong
 from encamp.model.command import CommandDefinition
+from encamp.model.patterns import Pattern
 from encamp.model.property import Value
 
 AT_ONCE = 16
@@ -50,7 +51,7 @@ class ListedProgram(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
                 self.definition,
                 f"'{name}' must not begin with '-', which the program would take for an option.",
             )
-        if pattern is not None and re.fullmatch(pattern, text) is None:
+        if pattern is not None and not Pattern(pattern).fits(text):
             shown = text if len(text) <= 60 else f"{text[:60]}..."
             raise wrong(
                 self.definition, f"'{name}' must match {pattern!r}, and {shown!r} does not."
@@ -70,6 +71,10 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 def _texts(value: Value) -> list[str]:
-    """All that becomes a word of its own, and is a text."""
+    """All that becomes a word of its own, as it will be written."""
     items = value if isinstance(value, list) else [value]
-    return [item for item in items if isinstance(item, str)]
+    return [
+        item if isinstance(item, str) else json.dumps(item)
+        for item in items
+        if isinstance(item, str | int | float) and not isinstance(item, bool)
+    ]

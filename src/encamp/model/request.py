@@ -26,7 +26,7 @@ class Together(enum.Enum):
     """No two of them on one host."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What was asked for. It never changes."""
 
     id: str
@@ -164,7 +164,7 @@ class Cause(enum.Enum):
     """Nothing is in its way."""
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Why something is as it is, and what happens next. Part of its record."""
 
     cause: Cause = Cause.NONE
@@ -186,7 +186,7 @@ class PartState(enum.Enum):
     OVER = "over"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One machine of a request that has a host."""
 
     number: int
@@ -235,7 +235,17 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The digest of the image that its machine was saved as."""
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+class Forsaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A machine of an attempt that was given up, since its host was lost. If that comes back with
+    it, nobody wants it any more."""
+
+    number: int
+    attempt: int
+    host: str
+    machine: str
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request, and how far it has come: what is written down."""
 
     request: Request
@@ -257,6 +267,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The highest of its commands'."""
     to_stop: bool = False
     """Somebody wants it to end, and its hosts may not have heard so yet."""
+    forsaken: tuple[Forsaken, ...] = ()
+    """Only machines that were wanted for themselves: of jobs, hosts tell what becomes."""
 
 
 def claim_id(request: str, number: int, attempt: int) -> str:

@@ -12,6 +12,10 @@ MIB = 1024 * 1024
 UNITS = {"": MIB, "K": 1024, "M": MIB, "G": 1024 * MIB, "T": 1024 * 1024 * MIB}
 
 
+LARGEST = 1 << 60
+"""Bytes. No machine and no file has so many, and numbers far above cannot be sent."""
+
+
 class Size(msgspec.Struct, frozen=True):
     """How big a machine is. `disk` 0 means that what it writes lives in its memory."""
 
@@ -31,7 +35,13 @@ def parse_bytes(text: str, what: str, *, least: int = 0) -> int:
         raise EncampError(
             Code.USAGE, f"{what} '{text}' is not a size.", "Write for example 512M or 2G."
         )
-    value = int(float(match[1]) * UNITS[match[2].upper()])
+    exact = float(match[1]) * UNITS[match[2].upper()]
+    if exact >= LARGEST:
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise EncampError(
+            Code.USAGE, f"{what} {shown} is more than there is anywhere.", "Write less."
+        )
+    value = int(exact)
     if value < least:
         raise EncampError(
             Code.USAGE,

@@ -13,6 +13,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
 LEAST_MEMORY = 96 * MIB
 """With less, Debian's kernel does not get through its own start."""
 LEAST_DISK = 16 * MIB
+NETWORKS = ("none", "user")
 
 
 def wanted_size(request: MachineRequest, environment: Environment) -> Size:
@@ -32,6 +33,15 @@ def wanted_size(request: MachineRequest, environment: Environment) -> Size:
         raise EncampError(Code.USAGE, f"A disk has at least {LEAST_DISK // MIB} MiB.")
     # QEMU wants whole pages; a whole MiB also keeps the number of templates down.
     return Size(size.cpus, size.memory // MIB * MIB, size.disk // MIB * MIB)
+
+
+def check_network(network: str | None) -> None:
+    if network is not None and network not in NETWORKS:
+        raise EncampError(
+            Code.USAGE,
+            f"There is no network {network[:60]!r}.",
+            f"There are: {', '.join(NETWORKS)}.",
+        )
 
 
 def check_name(name: str | None) -> None:
