@@ -121,6 +121,9 @@ def test_mistakes_are_reported_with_their_place(text: str, said: str) -> None:
         ({"file": "a\0"}, "zero byte"),
         ({"file": "a" * 120_000}, "too long"),
         ({"file": ["a"]}, "'file' is to be a text"),
+        ({"file": "a", "process": -1}, "must not begin with '-'"),
+        ({"file": "a", "more": [-1]}, "must not begin with '-'"),
+        ({"file": "a", "share": float("nan")}, "'share' is no number"),
     ],
 )
 def test_arguments_that_could_mean_something_else_are_refused(
@@ -128,9 +131,12 @@ def test_arguments_that_could_mean_something_else_are_refused(
 ) -> None:
     found = program("""
         a:
-          run: [/bin/a, "{file}", "{level}", "{more}"]
+          run: [/bin/a, "{file}", "{level}", "{more}", "{process}", "{share}", "{nice}"]
           parameters:
             file: {}
+            process: {type: int, default: "1"}
+            share: {type: float, default: "1.5"}
+            nice: {type: int, default: "-5", pattern: "-?[0-9]+"}
             level: {pattern: "[1-5]", default: "1"}
             more: {type: list, default: "[]"}
         """)

@@ -113,7 +113,10 @@ from tests.describe.describing import library, mistakes
         ),
         (
             "it:\n  image: x\n  ready: 5\n",
-            "0.yaml:3:10: 'ready' is expected here, not '5'",
+            (
+                "0.yaml:3:10: a mapping with answer, command, port, file and so on is expected"
+                " here, not '5'"
+            ),
         ),
         (
             "it:\n  image: x\n  context: {variables: {a-b: 1}}\n",

@@ -16,6 +16,7 @@ from encamp.describe.environments import (
     may_use,
     open_library,
 )
+from encamp.home import user_directory
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
@@ -132,11 +133,11 @@ def test_users_directory_follows_the_usual_variables(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("ENCAMP_USER_CONFIG", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/eve")
-    assert places.user_directory() == "/home/eve/.config/encamp"
+    assert user_directory() == "/home/eve/.config/encamp"
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
-    assert places.user_directory() == "/config/encamp"
+    assert user_directory() == "/config/encamp"
     monkeypatch.setenv("ENCAMP_USER_CONFIG", "/chosen")
-    assert places.user_directory() == "/chosen"
+    assert user_directory() == "/chosen"
 
 
 # ── mistakes ─────────────────────────────────────────────────────────────────────────────────────

@@ -144,7 +144,7 @@ def test_ticks_of_nought_mean_only_when_asked() -> None:
         ("X: {command: ram}", "1:1", "'X' is no name for a property"),
         ("presence: {command: ram}", "1:1", "'presence' is known of every host"),
         ("lambda: {command: ram}", "1:1", "'lambda' is a word of expressions"),
-        ("x: ram", "1:4", "a property is expected here, not 'ram'"),
+        ("x: ram", "1:4", "a mapping with command, parameters, return_type, ticks and so on"),
         ("x: {command: }", "1:5", "'command' has no value"),
         ("- x", "1:1", "a mapping of names is expected here"),
     ],

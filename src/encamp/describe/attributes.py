@@ -16,11 +16,11 @@ from encamp.model.machine import After, Share
 from encamp.model.recipe import AddedFile, Compression, Kind
 from encamp.model.size import MIB
 from encamp.model.storage import Storage
+from encamp.model.wanted import NETWORKS
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,55}")
 """Environments' names become host names, with a few letters added."""
 
-NETWORKS = ("none", "user")
 DEVICES = ("balloon", "rng", "watchdog")
 
 ORIGINS = {

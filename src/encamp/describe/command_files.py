@@ -17,6 +17,7 @@ from encamp.describe.words import Choice, Duration, Whole, Word
 from encamp.model.arguments import READERS
 from encamp.model.command import CommandDefinition, Parameter
 from encamp.model.errors import EncampError
+from encamp.model.patterns import Pattern
 from encamp.model.program import FAMILY, CommandSettings, ListedProgram
 from encamp.model.property import Value, ValueKind, fits
 
@@ -54,8 +55,8 @@ class _Expression(Word):
 
     def make(self, node: Scalar) -> Any:
         try:
-            re.compile(node.text)
-        except re.error:
+            Pattern(node.text)
+        except ValueError:
             return WRONG
         return node.text
 

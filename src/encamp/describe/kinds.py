@@ -56,7 +56,7 @@ class ListOf:
     def __init__(self, item: Kind, *, most: int = 10_000):
         self.item = item
         self.most = most
-        self.words = f"a list, of which each is {item.words},"
+        self.words = f"a list, of which each is {item.words.rstrip(',')},"
 
     def read(self, node: Node, mistakes: Mistakes) -> Any:
         if node.made_by is self:
@@ -85,8 +85,10 @@ class ListOf:
 class MapOf:
     """A mapping from names of the writer's own to values of one kind."""
 
-    def __init__(self, words: str, names: str, item: Kind):
-        self.words = words
+    def __init__(self, name: str, names: str, item: Kind):
+        """`name`: what one of the writer's names is for."""
+        self.name = name
+        self.words = f"a mapping from {name} to {item.words}"
         self.names = re.compile(names)
         self.item = item
 
@@ -99,7 +101,7 @@ class MapOf:
         state: Unusable | None = None
         for key, child in node.entries.items():
             if self.names.fullmatch(key) is None:
-                mistakes.at_key(node, key, f"'{key}' is no name for {self.words}")
+                mistakes.at_key(node, key, f"'{key}' is no name for {self.name}")
                 state = WRONG
             elif not is_null(child):
                 value = self.item.read(child, mistakes)

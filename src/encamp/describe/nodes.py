@@ -26,7 +26,7 @@ COMPARISONS = 100_000
 """Names that are compared to find the nearest, in all. Whoever has that many wrong needs another
 kind of help, and does not want to wait for it."""
 
-FEW = 12
+FEW = 20
 
 NULLS = frozenset({"null", "~", "Null", "NULL"})
 
@@ -186,6 +186,6 @@ class Mistakes:
         return EncampError(
             Code.CONFIGURATION,
             f"There {'is' if len(found) == 1 else 'are'} {count} in {where}.",
-            "The lines above say where and what is expected there.",
+            "Each mistake is told with its place, and what is expected there.",
             detail="\n".join(lines),
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from encamp.describe.sources import Level, Source
-from encamp.home import user_name
+from encamp.home import user_directory, user_name
 
 ENVIRONMENTS = "environments.yaml"
 SETTINGS = "settings.yaml"
@@ -75,15 +75,6 @@ def keep_site_directory() -> None:
     """It stays where it is for this process, even if that becomes somebody else's."""
     global _kept_site_directory
     _kept_site_directory = site_directory()
-
-
-def user_directory() -> str:
-    chosen = os.environ.get("ENCAMP_USER_CONFIG")
-    if chosen:
-        return chosen
-    # Not by pathlib: this is on the way of every job.
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
-    return f"{config}/encamp"
 
 
 def daemon_directory() -> str:

@@ -21,7 +21,8 @@ LIMIT = Record(
     "a limit",
     {
         "name": Attribute(
-            Word("a name", pattern=NAME), "what it is called where something waits for it"
+            Word("a name of letters, digits, ' ', '.', '_' and '-'", pattern=NAME),
+            "what it is called where something waits for it",
         ),
         "owners": Attribute(
             ListOf(Word("a user, a pattern or @group", pattern=OWNER)),
@@ -50,7 +51,7 @@ PLACEMENT = Record(
     "'placement'",
     {
         "rank": Attribute(
-            ListOf(Word("a rank's name or an expression", most=4000)),
+            ListOf(Word("a rank's name or an expression", pattern=r"[\s\S]*\S[\s\S]*", most=4000)),
             "what hosts are sorted by after the request's own rank: `ready`, `pack`, `spread`,"
             " `fastest`, or expressions about a host",
             "[ready, pack]",
@@ -85,7 +86,7 @@ PLACEMENT = Record(
         ),
         "longest_pause": Attribute(TIME, "up to which", "1h"),
         "tries": Attribute(
-            Whole("a number", least=1),
+            Whole("a number from 1", least=1),
             "how often machines of a request may fail to be made before it has failed",
             "8",
         ),
@@ -99,7 +100,7 @@ PLACEMENT = Record(
             "5m",
         ),
         "queued": Attribute(
-            Whole("a number of requests", least=1),
+            Whole("a number of requests, from 1,", least=1),
             "jobs and machines that one owner may have in the queue and under way",
             "100000",
         ),
@@ -148,5 +149,5 @@ def contradictions(policy: Policy) -> list[tuple[str, str]]:
             found.append(("limits", f"there is more than one limit '{limit.name}'"))
             break
     if policy.longest_pause < policy.pause:
-        found.append(("longest_pause", "it must not be shorter than 'pause'"))
+        found.append(("longest_pause", "'longest_pause' must not be shorter than 'pause'"))
     return found

@@ -23,6 +23,9 @@ from encamp.describe.nodes import Mapping, Mistakes, Node, Scalar, is_null
 ADD = "+"
 """After the name of a list: add to what is inherited instead of replacing it."""
 
+MOST_NAMED = 4
+"""Attributes that are named where a mapping is missing."""
+
 
 class Attribute(msgspec.Struct, frozen=True):
     kind: Kind
@@ -49,19 +52,21 @@ class Record:
 
     def __init__(
         self,
-        words: str,
+        name: str,
         attributes: dict[str, Attribute],
         make: Callable[..., Any] = dict,
         *,
         required: tuple[str, ...] = (),
         one_of: tuple[str, ...] = (),
     ):
-        self.words = words
+        """`name`: what it is called where something is wrong in it."""
+        self.name = name
         self.attributes = attributes
         self.make = make
         self.required = required
         self.one_of = one_of
         """Of these, exactly one."""
+        self.words = f"a mapping with {_listed([*required, *attributes])}"
 
     def read(self, node: Node, mistakes: Mistakes) -> Any:
         if node.made_by is self:
@@ -123,7 +128,7 @@ class Record:
             return "'<<' is not part of this language: 'extends' inherits from an environment"
         if attribute is None:
             near = mistakes.near(key.removesuffix(ADD), self.attributes)
-            return f"there is no attribute '{key}' in {self.words}{near}"
+            return f"there is no attribute '{key}' in {self.name}{near}"
         if not attribute.is_list:
             return f"'{key}': only lists can be added to, and '{key[:-1]}' is none"
         if key[:-1] in node.entries:
@@ -131,10 +136,11 @@ class Record:
         return ""
 
     def _complete(self, node: Mapping, mistakes: Mistakes) -> bool:
-        missing = [name for name in self.required if name not in node.entries]
+        said = {name for name, child in node.entries.items() if not is_null(child)}
+        missing = [name for name in self.required if name not in said]
         if missing:
-            mistakes.at(node, f"'{missing[0]}' is missing: {self.words} needs it")
-        given = [name for name in self.one_of if name in node.entries]
+            mistakes.at(node, f"'{missing[0]}' is missing: {self.name} needs it")
+        given = [name for name in self.one_of if name in said]
         if self.one_of and len(given) != 1:
             names = " or ".join(f"'{name}'" for name in self.one_of)
             mistakes.at(node, f"either {names} is needed, and not more than one of them")
@@ -158,3 +164,11 @@ class Record:
         if self.one_of:
             made["oneOf"] = [{"required": [name]} for name in self.one_of]
         return made
+
+
+def _listed(names: list[str]) -> str:
+    """The first of them, each once."""
+    known = list(dict.fromkeys(names))
+    if len(known) > MOST_NAMED:
+        return f"{', '.join(known[:MOST_NAMED])} and so on"
+    return " and ".join(filter(None, (", ".join(known[:-1]), known[-1])))

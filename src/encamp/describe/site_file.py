@@ -7,7 +7,7 @@ import re
 
 from encamp.describe import places
 from encamp.describe.kinds import ListOf, Unusable
-from encamp.describe.nodes import Mapping, Mistakes
+from encamp.describe.nodes import Mapping, Mistakes, Scalar
 from encamp.describe.policy_file import OWNER, PLACEMENT
 from encamp.describe.policy_file import contradictions as policy_contradictions
 from encamp.describe.reading import read_mapping
@@ -21,8 +21,23 @@ from encamp.model.site import MANAGER, Api, MeetingPlace, Presences, Right, Site
 
 SITE = "site.yaml"
 
-NAMES = ListOf(Word("a name", pattern=NAME))
+A_NAME = Word("a name of letters, digits, '.', '_' and '-'", pattern=NAME)
+NAMES = ListOf(A_NAME)
 PATTERN = Word("a name, or a pattern such as node*,", pattern=r"[^\s]{1,254}")
+
+
+class StoreAddress(Word):
+    """What is wrong with one is not shown: there may be a password in it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "'sqlite', or a URL such as postgresql://host/name,",
+            pattern=r"sqlite|(sqlite|postgres|postgresql)(\+[a-z]+)?://[^\s]*",
+        )
+
+    def complaint(self, node: Scalar, mistakes: Mistakes) -> str:
+        return f"{self.words} is expected here"
+
 
 PRESENCE = Record(
     "'presence'",
@@ -41,7 +56,8 @@ TRAFFIC = Record(
     "'traffic'",
     {
         "limit": Attribute(
-            Whole("messages a second", least=1), "messages a second that the manager sends at most"
+            Whole("a number of messages a second, from 1,", least=1),
+            "messages a second that the manager sends at most",
         ),
         "poll": Attribute(
             Duration("a time such as 10s"),
@@ -69,10 +85,12 @@ API = Record(
             HostPath("a file"), "the certificate's key, if it is not in the same file"
         ),
         "rate": Attribute(
-            Whole("calls a second", least=1), "calls a second that each token is good for", "50"
+            Whole("a number of calls a second, from 1,", least=1),
+            "calls a second that each token is good for",
+            "50",
         ),
         "failures": Attribute(
-            Whole("a number of calls", least=1),
+            Whole("a number of calls, from 1,", least=1),
             "calls without a valid token that one address may make in a minute",
             "10",
         ),
@@ -118,7 +136,7 @@ MEETING = Record(
 SITE_FILE = Record(
     "the site's file",
     {
-        "name": Attribute(Word("a name", pattern=NAME), "what the site is called", "site"),
+        "name": Attribute(A_NAME, "what the site is called", "site"),
         "bus": Attribute(
             ListOf(
                 Word(
@@ -135,12 +153,10 @@ SITE_FILE = Record(
         "authority": Attribute(
             HostPath("a file"), "the certificates that the servers' are checked against"
         ),
-        "host": Attribute(
-            Word("a name", pattern=NAME), "what this host is called; the node's own name"
-        ),
+        "host": Attribute(A_NAME, "what this host is called; the node's own name"),
         "groups": Attribute(NAMES, "groups of hosts that this host is in"),
         "store": Attribute(
-            Word("'sqlite', or a URL such as postgresql://host/name", pattern=r"[^\s]+"),
+            StoreAddress(),
             "where the manager writes everything down",
             "sqlite",
         ),
@@ -192,43 +208,47 @@ def read_site(source: Source, data: bytes) -> Site:
         refuse_references(root, mistakes)
         site = SITE_FILE.read(root, mistakes)
         if isinstance(site, Site):
-            for key, wrong in _contradictions(site):
-                mistakes.at_key(root, key, wrong)
-            placement = root.entries.get("placement")
-            if isinstance(placement, Mapping):
-                for key, wrong in policy_contradictions(site.placement):
-                    mistakes.at_key(placement, key, wrong)
+            policy = policy_contradictions(site.placement)
+            for section, key, wrong in (
+                *_contradictions(site),
+                *(("placement", key, wrong) for key, wrong in policy),
+            ):
+                mapping = root.entries.get(section) if section else root
+                if isinstance(mapping, Mapping):
+                    mistakes.at_key(mapping, key, wrong)
     mistakes.raise_any()
     assert isinstance(site, Site)
     return site
 
 
-def _contradictions(site: Site) -> list[tuple[str, str]]:
-    """What makes no sense together: the key, and why."""
+def _contradictions(site: Site) -> list[tuple[str, str, str]]:
+    """What makes no sense together: the section, the key in it, and why."""
     found = []
     presence = site.presence
     if presence.silence < 2 * presence.interval:
         found.append(
             (
                 "presence",
+                "silence",
                 "'silence' must be at least twice 'interval': one sign of life may be late",
             )
         )
     if site.host == MANAGER:
-        found.append(("host", f"'{MANAGER}' is the manager's name on the bus; choose another"))
+        found.append(("", "host", f"'{MANAGER}' is the manager's name on the bus; choose another"))
     if site.authority and not any(url.startswith("tls:") for url in site.bus):
-        found.append(("authority", "no server in 'bus' has a tls:// URL to be checked"))
+        found.append(("", "authority", "no server in 'bus' has a tls:// URL to be checked"))
     elif not site.credential and any(not _is_local(url) for url in site.bus):
         found.append(
-            ("bus", "a server on another machine needs a 'credential': see 'encamp site join'")
+            ("", "bus", "a server on another machine needs a 'credential': see 'encamp site join'")
         )
     if site.api is not None and site.api.certificate is None:
         if site.api.key is not None:
-            found.append(("api", "a 'key' is of no use without its 'certificate'"))
+            found.append(("api", "key", "a 'key' is of no use without its 'certificate'"))
         if not _is_loopback(site.api.listen):
             found.append(
                 (
                     "api",
+                    "listen",
                     (
                         f"'listen: {site.api.listen}' is open to other machines, where tokens would"
                         " be read by everybody on the way: give a 'certificate', or listen on"
@@ -236,6 +256,10 @@ def _contradictions(site: Site) -> list[tuple[str, str]]:
                     ),
                 )
             )
+    if not site.mail_program or not site.mail_program[0] or "\0" in "".join(site.mail_program):
+        found.append(
+            ("", "mail_program", "the name of a program is expected here, and its options")
+        )
     return found
 
 

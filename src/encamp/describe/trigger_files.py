@@ -7,6 +7,7 @@ behind a name, in quotes, or in a block of several lines.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from collections.abc import Mapping as Commands
 from typing import Any
 
@@ -133,12 +134,24 @@ def read_triggers(
     mistakes = Mistakes()
     definitions = definitions_of(files, mistakes)
     sources = {source.path: source for source, _ in files}
+    check_definitions(definitions, sources, facts, commands, mistakes)
+    mistakes.raise_any()
+    return definitions
+
+
+def check_definitions(
+    definitions: Iterable[TriggerDefinition],
+    sources: Commands[str, Source],
+    facts: Facts,
+    commands: Commands[str, CommandDefinition],
+    mistakes: Mistakes,
+) -> None:
+    """Do they make sense on a site where this can be known and done? `sources`: their files, by
+    their paths."""
     for problem in check(definitions, facts, commands):
         cut_off = CUT_OFF in problem.sentence and not problem.path.endswith(INI)
         said = problem.sentence.removesuffix(".") + QUOTE_IT if cut_off else problem.sentence
         mistakes.add(sources[problem.path], problem.line, problem.column, said)
-    mistakes.raise_any()
-    return definitions
 
 
 def definitions_of(
@@ -148,14 +161,21 @@ def definitions_of(
     texts = {source: data.decode(errors="replace") for source, data in files}
     found = []
     for root in _roots(files, mistakes):
-        lines = texts[root.source].replace("\r\n", "\n").split("\n")
-        for name, node in root.entries.items():
-            if not re.fullmatch(NAME, name):
-                mistakes.at_key(root, name, f"'{name}' is no name for a trigger")
-                continue
-            definition = _definition(name, root, node, lines, mistakes)
-            if definition is not None:
-                found.append(definition)
+        found += definitions_in(root, texts[root.source], mistakes)
+    return found
+
+
+def definitions_in(root: Mapping, text: str, mistakes: Mistakes) -> list[TriggerDefinition]:
+    """Those of a mapping by names, whichever part of a file it is; `text`: all of the file."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    found = []
+    for name, node in root.entries.items():
+        if not re.fullmatch(NAME, name):
+            mistakes.at_key(root, name, f"'{name}' is no name for a trigger")
+            continue
+        definition = _definition(name, root, node, lines, mistakes)
+        if definition is not None:
+            found.append(definition)
     return found
 
 

@@ -56,7 +56,7 @@ class Word:
         text = node.text
         if (node.plain and not text) or len(text) > self.most:
             return WRONG
-        if self.pattern is not None and self.pattern.fullmatch(text) is None:
+        if self.pattern is not None and ("\0" in text or self.pattern.fullmatch(text) is None):
             return WRONG
         return text if self.late else text.replace(ESCAPED_LATE, ESCAPED_LATE[1:])
 
