@@ -120,12 +120,61 @@ for change in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: (home.root / 
     assert refused == ["refused"] * 3
 
 
-def test_an_image_that_an_owners_machine_needs_is_not_removed(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home").prepare()
-    machine = home.owners / "1234" / "machines" / ("0" * 32)
+IMAGE = "1" * 64
+
+
+@pytest.fixture
+def asleep(tmp_path: Path) -> Path:
+    """The directory of an owner's machine that is suspended, as its record says."""
+    machine = Home(tmp_path / "home").prepare().owners / "1234" / "machines" / ("0" * 32)
     machine.mkdir(parents=True)
-    record = {"name": "asleep", "image": "1" * 64, "state": "suspended"}
+    record = {"name": "asleep", "image": IMAGE, "state": "suspended"}
     (machine / "machine.json").write_bytes(msgspec.json.encode(record))
-    assert needs.elsewhere(home) == {"1" * 64: [f"'asleep' in {home.owners}/1234"]}
+    return machine
+
+
+def test_an_image_that_an_owners_machine_needs_is_not_removed(tmp_path: Path, asleep: Path) -> None:
+    home = Home(tmp_path / "home")
+    (asleep / "context").write_bytes(b"QEVM and so on")
+    assert needs.elsewhere(home) == {IMAGE: [f"'asleep' in {home.owners}/1234"]}
     with pytest.raises(EncampError, match="is in use by 'asleep'"):
-        needs.check_unneeded(home, "some-image", "1" * 64)
+        needs.check_unneeded(home, "some-image", IMAGE)
+
+
+def test_nobody_holds_on_to_an_image_by_writing_that_he_does(tmp_path: Path, asleep: Path) -> None:
+    home = Home(tmp_path / "home")
+    assert needs.elsewhere(home) == {}
+    (asleep / "context").write_bytes(b"something else")
+    assert needs.elsewhere(home) == {}
+    (asleep / "context").rename(tmp_path / "saved")
+    (tmp_path / "saved").write_bytes(b"QEVM")
+    (asleep / "context").symlink_to(tmp_path / "saved")
+    assert needs.elsewhere(home) == {}
+    record = {"name": "awake", "image": IMAGE, "state": "running"}
+    (asleep / "machine.json").write_bytes(msgspec.json.encode(record))
+    assert needs.elsewhere(home) == {}
+    layer = home.owners / "1234" / "images" / ("2" * 64)
+    layer.mkdir(parents=True)
+    file = {"name": "root.squashfs", "size": 3, "sha256": "3" * 64}
+    written = {
+        "digest": layer.name,
+        "name": "over",
+        "kernel_release": "",
+        "created": 1.0,
+        "recipe": "",
+        "files": [file],
+        "parent": IMAGE,
+    }
+    (layer / "image.json").write_bytes(msgspec.json.encode(written))
+    assert needs.elsewhere(home) == {}
+    (layer / "root.squashfs").write_bytes(b"all")
+    assert needs.elsewhere(home) == {IMAGE: [f"an image in {home.owners}/1234/images"]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_lies_in_a_home_and_is_not_its_owners_counts_for_nothing(
+    tmp_path: Path, asleep: Path
+) -> None:
+    (asleep / "context").write_bytes(b"QEVM")
+    os.chown(asleep / "machine.json", NOBODY, NOBODY)
+    assert needs.elsewhere(Home(tmp_path / "home")) == {}

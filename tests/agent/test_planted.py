@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,7 @@ import pytest
 from encamp.agent import claims as claiming
 from encamp.agent import owned, watching
 from encamp.agent.claims import Claims, Use
-from encamp.agent.commands import records as records_module
-from encamp.agent.commands import starting
+from encamp.agent.commands import left, starting
 from encamp.agent.commands.records import Records
 from encamp.agent.fitting import fitting_machines
 from encamp.agent.journal import Journal
@@ -26,6 +24,8 @@ from encamp.agent.watching import MachineWatch
 from encamp.bus.messages import Claim, encode
 from encamp.home import Home, user_name
 from encamp.machines import room
+from encamp.machines.standing import Standing
+from encamp.meeting.kept import FETCHED
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, State
 from encamp.model.size import MIB, Size
@@ -118,15 +118,15 @@ def test_a_machine_is_its_owners_whatever_others_call_theirs(home: Home) -> None
 
 
 @pytest.fixture
-def living(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
-    """Users who have a process that says it is a machine's, by that machine."""
-    made: defaultdict[str, set[int]] = defaultdict(set)
-    monkeypatch.setattr(owned, "_processes", lambda: made)
+def living(monkeypatch: pytest.MonkeyPatch) -> list[Standing]:
+    """Processes of machines."""
+    made: list[Standing] = []
+    monkeypatch.setattr(owned, "standing", lambda: made)
     return made
 
 
 def test_nobody_says_that_a_machine_of_somebody_else_has_ended(
-    home: Home, living: dict[str, set[int]]
+    home: Home, living: list[Standing]
 ) -> None:
     id, own = f"{ID}1", f"{ID}2"
     plant(home, ANN, id, msgspec.json.encode(machine(id, state=State.RUNNING)))
@@ -134,11 +134,28 @@ def test_nobody_says_that_a_machine_of_somebody_else_has_ended(
     plant(home, BEN, own, msgspec.json.encode(machine(own, state=State.FAILED)))
     Journal(home).directory(own).path.mkdir()
     Journal(home).write(machine(own, state=State.STOPPED))
-    living[id].add(ANN)
+    living.append(Standing(1, ANN, id, 1, 128 * MIB, 0, 0))
     watch = MachineWatch(home, lambda: None)
     watch.look(agree=False)
     seen = {(one.id, one.owner, one.state) for one in watch.machines}
     assert seen == {(id, ANN, State.RUNNING), (own, 0, State.STOPPED)}
+
+
+def test_a_machine_is_no_larger_than_its_process_and_its_host(
+    home: Home, living: list[Standing]
+) -> None:
+    huge = 1 << 50
+    sizes = [Size(1, 128 * MIB), Size(1, huge), Size(5000, 128 * MIB), Size(1, huge)]
+    for number, size in enumerate(sizes):
+        id = f"{ID}{number}"
+        record = machine(id, state=State.RUNNING, size=size)
+        plant(home, ANN + number % 2, id, msgspec.json.encode(record))
+        # The last one's process says the same as its record.
+        memory = size.memory if number == 3 else 128 * MIB
+        living.append(Standing(1, ANN + number % 2, id, size.cpus, memory, 0, 0))
+    watch = MachineWatch(home, lambda: None)
+    watch.look(agree=False)
+    assert [one.id for one in watch.machines] == [f"{ID}0"]
 
 
 def test_the_machines_of_one_leave_out_nobody_elses() -> None:
@@ -220,13 +237,44 @@ def test_what_one_keeps_does_not_make_go_what_others_keep(
     small = keep("small", BEN, 500, 100)
     large = [keep(f"large{number}", ANN, 100 - number, 4 * MIB) for number in range(3)]
     total = shutil.disk_usage(tmp_path).total
-    monkeypatch.setattr(records_module, "LARGEST_KEPT", 9 * MIB / total)
+    monkeypatch.setattr(left, "LARGEST_KEPT", 9 * MIB / total)
     records.forget(now)
     assert small.is_dir()
     assert [path.is_dir() for path in large] == [False, True, True]
-    monkeypatch.setattr(records_module, "MOST_KEPT", 2)
+    monkeypatch.setattr(left, "MOST_KEPT", 2)
     records.forget(now)
     assert small.is_dir()
     assert [path.is_dir() for path in large] == [False, False, True]
-    records.forget(now + records_module.KEPT_FOR)
+    records.forget(now + left.KEPT_FOR)
     assert not small.exists()
+
+
+def test_what_was_fetched_goes_before_what_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "home")
+    records = Records(home)
+    records.prepare()
+    now = time.time()
+
+    def keep(id: str, uid: int, *, fetched: float | None) -> Path:
+        kept = home.root / "commands" / "kept" / id / "kept"
+        kept.mkdir(parents=True)
+        if fetched is not None:
+            (kept / FETCHED).touch()
+            os.utime(kept / FETCHED, (now - fetched, now - fetched))
+        os.chown(kept, uid, uid)
+        return kept
+
+    waiting = [keep(f"waiting{number}", ANN, fetched=None) for number in range(3)]
+    early, late = keep("early", BEN, fetched=60.0), keep("late", BEN, fetched=30.0)
+    records.forget(now)
+    assert early.is_dir()
+    monkeypatch.setattr(left, "MOST_KEPT", 4)
+    records.forget(now)
+    assert not early.exists()
+    assert late.is_dir()
+    assert all(path.is_dir() for path in waiting)
+    records.forget(now + left.FETCHED_FOR)
+    assert not late.exists()
+    assert all(path.is_dir() for path in waiting)

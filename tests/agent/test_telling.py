@@ -18,16 +18,34 @@ from encamp.bus.messages import (
     Execute,
     FromAgent,
     Hello,
+    News,
     Query,
     Report,
+    Taken,
     Welcome,
     decode_from_agent,
     encode,
 )
+from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
-from encamp.model.machine import Machine
+from encamp.model.machine import Machine, State
 from encamp.model.property import Reading
 from encamp.model.site import MANAGER
+from encamp.model.size import Size
+
+MACHINE = Machine(
+    id="0" * 32,
+    name="one",
+    owner=0,
+    host="node1",
+    environment="mini",
+    image="1" * 64,
+    size=Size(1, 128 << 20),
+    state=State.RUNNING,
+    reason="",
+    created=1.0,
+    changed=1.0,
+)
 
 
 class Played:
@@ -37,6 +55,11 @@ class Played:
         self.known: dict[str, Reading] = {"load1": Reading(0.5)}
         self.heard: list[FromAgent] = []
         self.refusing: list[EncampError] = []
+        self.there: tuple[Machine, ...] = ()
+        """Machines on the host, and"""
+        self.seen: tuple[Machine, ...] = ()
+        """those that it has seen there."""
+        self.untold: tuple[CommandNews, ...] = ()
         self.clock = 0.0
         """Seconds that the manager's clock is ahead of ours."""
 
@@ -47,12 +70,18 @@ class Played:
         return dict(self.known)
 
     def machines(self) -> tuple[Machine, ...]:
-        return ()
+        return self.seen
+
+    async def look(self) -> bool:
+        changed = self.seen != self.there
+        self.seen = self.there
+        return changed
 
     def news(self) -> tuple[CommandNews, ...]:
-        return ()
+        return self.untold
 
-    def taken(self, outputs: dict[str, int], told: tuple[CommandNews, ...]) -> None: ...
+    def taken(self, outputs: dict[str, int], told: tuple[CommandNews, ...]) -> None:
+        self.untold = ()
 
     def start_again(self) -> None: ...
 
@@ -75,7 +104,7 @@ class Played:
         if isinstance(said, Hello):
             now = time.time() + self.clock
             return encode(Welcome(manager="m", time=now, interval=2.0, silence=6.0))
-        return None
+        return encode(Taken(outputs={})) if isinstance(said, News) else None
 
     async def until(self, count: int) -> list[FromAgent]:
         while len(self.heard) < count:
@@ -153,6 +182,36 @@ async def test_a_manager_that_does_not_know_the_agent_is_told_everything_again()
         hello = (await host.until(2))[1]
         assert isinstance(hello, Hello)
         assert hello.readings == {"load1": Reading(3.0)}
+
+
+async def test_what_a_command_did_to_machines_is_told_before_its_end() -> None:
+    host = Played()
+    async with talking(host) as conversation:
+        await host.until(1)
+        for machines, state in (
+            ((), CommandState.RUNNING),
+            ((MACHINE,), CommandState.DONE),
+            ((MACHINE,), CommandState.DONE),
+            ((), CommandState.FAILED),
+        ):
+            host.there = machines
+            host.untold = (CommandNews(id="c", state=state),)
+            conversation.teller.commands()
+            while host.untold:
+                await asyncio.sleep(0.005)
+        told = [
+            said.machines if isinstance(said, Report) else said.commands[0].state
+            for said in host.heard[1:]
+            if isinstance(said, Report | News)
+        ]
+        assert told == [
+            CommandState.RUNNING,
+            (MACHINE,),
+            CommandState.DONE,
+            CommandState.DONE,
+            (),
+            CommandState.FAILED,
+        ]
 
 
 async def test_a_query_is_answered_with_what_there_is() -> None:

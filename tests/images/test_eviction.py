@@ -407,7 +407,8 @@ def test_what_other_accounts_need_of_the_systems_images_stays(
     sleeping = make_image(images, "sleeping", size=SIZE, over=base)
     below = make_image(images, "below", size=SIZE)
     make_image(images, "free", size=SIZE)
-    run_machine(account, sleeping, State.SUSPENDED)
+    machine = run_machine(account, sleeping, State.SUSPENDED)
+    (machine / "context").write_bytes(b"QEVM, as QEMU begins what it saves")
     theirs = ImageStore(account, shared=images.home.root, settings=Settings())
     theirs.shared = images.home
     make_image(theirs, "theirs", over=below)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from encamp.door.frames import Failure
 from encamp.meeting import kept as kept_module
 from encamp.meeting.frames import STDOUT, Failed, Role, files_out
 from encamp.meeting.host import Conversation
-from encamp.meeting.kept import Kept, kept
+from encamp.meeting.kept import FETCHED, Kept, kept
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from tests.meeting.meeting import OUTCOME, Files, Host, Streams, client, host, until
@@ -96,6 +97,49 @@ async def test_files_are_brought_first_and_fetched_at_last(here: Host) -> None:
     again = Files()
     assert await client(here.ticket("j.0.1"), role=Role.FETCH, files=again).run() == OUTCOME
     assert again.came == fetching.came == {1: brought}
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_host_knows_when_all_files_were_fetched(here: Host, late: bool) -> None:
+    """From the process that still stands, or from what it left."""
+
+    def noted() -> bool:
+        found = here.records.find("j.0.1")
+        assert found is not None
+        return (found.kept / FETCHED).exists()
+
+    async def come(role: Role, is_fetched: bool, files: Files | None = None) -> None:
+        coming = client(here.ticket("j.0.1"), role=role, files=files or Files())
+        coming.is_fetched = lambda: is_fetched
+        await coming.run()
+
+    class Full(Files):
+        async def unpack(self, number: int, pieces: AsyncIterable[bytes]) -> None:
+            async for _ in pieces:
+                raise EncampError(Code.DISK_FULL, "There is no room for it.")
+
+    async with AsyncExitStack() as held:
+        conversation = await held.enter_async_context(here.job("j.0.1", detached=True))
+        conversation.began()
+        await conversation.write(b"printed")
+        for number in (0, 1):
+            out = conversation.send(number)
+            await out.write(b"left " * 100_000)
+            out.finish()
+        ending = asyncio.create_task(conversation.ended(OUTCOME))
+        if late:
+            await ending
+            await held.aclose()
+            over(here, "j.0.1")
+        await come(Role.FOLLOW, True)
+        await come(Role.FETCH, False)
+        with pytest.raises(EncampError, match="no room"):
+            await come(Role.FETCH, True, Full())
+        assert not noted()
+        await come(Role.FETCH, True)
+        await until(noted)
+        await come(Role.FETCH, True)
+        await ending
 
 
 async def test_job_whose_files_do_not_come_fails(here: Host) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -35,11 +39,13 @@ from encamp.meeting.frames import (
     files_in,
     files_out,
 )
+from encamp.meeting.here import boot_id
 from encamp.meeting.line import Line
 from encamp.meeting.tickets import digest, matches, new_key, secret_for
 from encamp.model.errors import Code, EncampError
 from tests.meeting.meeting import OUTCOME, SECRET, Host, Streams, client, host
 
+NOBODY = 65534
 SHOW = Show(id="j.0.1", secret=SECRET, session="s")
 
 
@@ -316,7 +322,14 @@ async def test_client_believes_no_nonsense(tmp_path: Path, said: bytes) -> None:
             writer.close()
 
     server = await asyncio.start_unix_server(answer, tmp_path / "s")
-    meeting = Meeting(address="", port=0, fingerprint="", socket=str(tmp_path / "s"))
+    meeting = Meeting(
+        address="",
+        port=0,
+        fingerprint="",
+        socket=str(tmp_path / "s"),
+        boot=boot_id(),
+        user=os.geteuid(),
+    )
     streams = Streams()
     streams.may_take.clear()
     try:
@@ -327,6 +340,77 @@ async def test_client_believes_no_nonsense(tmp_path: Path, said: bytes) -> None:
         assert raised.value.code is Code.PROTOCOL
     finally:
         server.close()
+
+
+# ── sockets of others ────────────────────────────────────────────────────────────────────────────
+
+IMPOSTOR = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+os.chmod(sys.argv[1], 0o666)
+listener.listen()
+print(flush=True)
+sys.stdin.read()
+listener.setblocking(False)
+heard = b""
+while True:
+    try:
+        connection = listener.accept()[0]
+    except BlockingIOError:
+        break
+    heard += connection.recv(4096)
+sys.stdout.buffer.write(heard)
+"""
+
+
+@contextmanager
+def impostor(path: Path, user: int) -> Iterator[Callable[[], bytes]]:
+    """Another user who listens in an agent's stead, and what is told him."""
+    words = [sys.executable, "-I", "-c", IMPOSTOR, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, user=user, group=user, cwd="/") as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield lambda: other.communicate()[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize(
+    ("owner", "mode", "listener"), [(NOBODY, 0o755, 0), (0, 0o777, 0), (0, 0o755, NOBODY)]
+)
+async def test_a_ticket_is_not_shown_where_another_user_could_listen(
+    here: Host, owner: int, mode: int, listener: int
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="encamp-impostor-") as name:
+        place = Path(name)
+        place.chmod(0o777)
+        path = place / "meeting-0123456789abcdef.sock"
+        async with here.job("j.0.1") as conversation:
+            there = msgspec.structs.replace(here.meeting, socket=str(path))
+            ticket = msgspec.structs.replace(here.ticket("j.0.1"), meeting=there)
+            with impostor(path, listener) as heard:
+                place.chmod(mode)
+                os.chown(place, owner, owner)
+                working = asyncio.create_task(conversation.ended(OUTCOME))
+                assert await client(ticket).run() == OUTCOME
+                await working
+                assert heard() == b""
+
+
+async def test_a_socket_of_another_host_is_not_tried(here: Host, tmp_path: Path) -> None:
+    """Its path may be somebody else's here."""
+    came: list[object] = []
+    server = await asyncio.start_unix_server(lambda *ends: came.append(ends), tmp_path / "s")
+    async with here.job("j.0.1") as conversation:
+        socket, boot = str(tmp_path / "s"), "another one"
+        there = msgspec.structs.replace(here.meeting, socket=socket, boot=boot)
+        ticket = msgspec.structs.replace(here.ticket("j.0.1"), meeting=there)
+        working = asyncio.create_task(conversation.ended(OUTCOME))
+        assert await client(ticket).run() == OUTCOME
+        await working
+    server.close()
+    assert came == []
 
 
 # ── tickets ──────────────────────────────────────────────────────────────────────────────────────

@@ -15,23 +15,21 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from encamp.agent import owners
 from encamp.agent.commands.directory import ID, not_written
-from encamp.agent.commands.family import MARK
 from encamp.agent.commands.starting import clear_idle
+from encamp.agent.promised import Promise, directory, read, with_promises
 from encamp.bus.messages import Claim
 from encamp.home import Home
-from encamp.machines.room import Standing
+from encamp.machines.room import Counted, Counting, check_size
+from encamp.machines.standing import Standing
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
 from encamp.model.machine import Machine
 from encamp.model.size import MIB, Size
-
-MARKED = f"{MARK}=".encode()
 
 LONGEST = 3600.0
 """Seconds that a claim may last."""
@@ -50,21 +48,6 @@ class Use(enum.Enum):
     OVER = "over"
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written down of a claim."""
-
-    id: str
-    owner: int
-    size: Size
-    memory: int
-    """With what its process needs beside the guest's."""
-    until: float
-    """By this host's clock."""
-
-
-PROMISES = msgspec.json.Decoder(Promise)
-
-
 class Claims:
     """All claims on one agent's host. `use` tells of the command of an id, and `machine` which one
     it has told of. Only `promise` takes a while: it is for a thread, and for one at a time, since
@@ -75,7 +58,7 @@ class Claims:
     ) -> None:
         self._home = home
         self._machine = machine
-        self._directory = home.root / "claims"
+        self._directory = directory(home)
         self._use = use
         self._promises: dict[str, Promise] = {}
 
@@ -85,16 +68,14 @@ class Claims:
         now = time.time()
         for name in os.listdir(self._directory):
             path = self._directory / name
-            try:
-                promise = PROMISES.decode(path.read_bytes())
-                if promise.id != name:
-                    raise msgspec.ValidationError("it was never written whole")
+            promise = read(path)
+            if promise is None:
+                with suppress(OSError):
+                    path.unlink()
+            else:
                 # The clock may have been set back meanwhile.
                 until = min(promise.until, now + LONGEST)
                 self._promises[name] = msgspec.structs.replace(promise, until=until)
-            except (OSError, msgspec.MsgspecError):
-                with suppress(OSError):
-                    path.unlink()
         self._forget()
 
     def promise(self, claim: Claim) -> None:
@@ -168,29 +149,22 @@ class Claims:
                 (self._directory / id).unlink(missing_ok=True)
 
     def _check_room(self, size: Size) -> None:
-        from encamp.machines import room
-
-        room.check_processors(size.cpus)
-        machines = room.standing()
         promises = dict(self._promises)
-        # What the machines of claims hold already; what they will is promised by their claims.
-        used: dict[str, int] = {}
-        promised = 0
-        for machine in machines:
-            claim = self._claim_of(machine)
-            if claim is None:
-                promised += machine.growth
-            else:
-                used[claim] = used.get(claim, 0) + machine.used
-        for id, promise in promises.items():
-            promised += max(0, promise.memory - used.get(id, 0))
-        others = len(promises.keys() - used)
-        room.check_memory(_needed(size), promised, len(machines) + others)
+        counting = with_promises(promises, {id: self._machine(id) for id in promises})
         if size.disk:
-            from encamp.agent.owned import disk_growth
+            counting = self._with_disks(counting)
+        check_size(size, _needed(size) - size.memory, self._home.root, counting)
 
-            disks = sum(promise.size.disk for id, promise in promises.items() if id not in used)
-            room.check_disk(size.disk, disks + disk_growth(self._home), self._home.root)
+    def _with_disks(self, counting: Counting) -> Counting:
+        """What the disks of machines will come to take, too."""
+        from encamp.agent.owned import disk_growth
+
+        def with_disks(machines: list[Standing]) -> Counted:
+            others = counting(machines)
+            disks = others.disk + disk_growth(self._home)
+            return msgspec.structs.replace(others, disk=disks)
+
+        return with_disks
 
     def _find_room(self, claim: Claim, owner: int) -> None:
         """Room that there is, or that idle machines give way to."""
@@ -234,27 +208,11 @@ class Claims:
         stubborn |= left
         return bool(given)
 
-    def _claim_of(self, machine: Standing) -> str | None:
-        """Which claim a machine's process was made for, or taken over for. Anybody could say so: it
-        counts only if the claim is its owner's, or root's, whose machines run as an account of
-        their own."""
-        try:
-            uid = Path(f"/proc/{machine.pid}").stat().st_uid
-            variables = Path(f"/proc/{machine.pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return None
-        marks = [word[len(MARKED) :].decode() for word in variables if word.startswith(MARKED)]
-        uses = [id for id in list(self._promises) if self._machine(id) == machine.name]
-        promise = next((self._promises[id] for id in (*uses, *marks) if id in self._promises), None)
-        if promise is None or (promise.owner != uid and promise.owner != os.geteuid()):
-            return None
-        return promise.id
-
 
 def _needed(size: Size) -> int:
     """Memory that a machine's process may come to hold."""
     from encamp.machines.hardware import TRANSLATION_BUFFER
-    from encamp.machines.room import OWN
+    from encamp.machines.standing import OWN
 
     return size.memory + OWN + TRANSLATION_BUFFER["tcg"] * MIB
 

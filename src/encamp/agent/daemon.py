@@ -88,8 +88,9 @@ class Agent:
                 await asyncio.to_thread(self._watch.look, agree=True)
                 self._teller = conversation.teller
                 # A host that is known without its readings would be judged by what it lacks.
-                first = tasks.create_task(self._reader.read())
-                await asyncio.wait([first], timeout=FIRST_READING)
+                if ticking := self._reader.ticking:
+                    first = tasks.create_task(self._reader.read(ticking))
+                    await asyncio.wait([first], timeout=FIRST_READING)
                 for work in (self._reader.run(), self._watch.run(), conversation.run(bus)):
                     tasks.create_task(work)
                 tasks.create_task(self._until_ended(bus))
@@ -162,6 +163,12 @@ class Agent:
 
     def machines(self) -> tuple[Machine, ...]:
         return self._watch.machines
+
+    async def look(self) -> bool:
+        # What is wrong with that is told by who looks regularly.
+        with contextlib.suppress(EncampError, OSError):
+            return await asyncio.to_thread(self._watch.look, agree=False)
+        return False
 
     def news(self) -> tuple[CommandNews, ...]:
         return self._commands.tell()

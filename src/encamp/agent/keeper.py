@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -14,16 +14,17 @@ import msgspec
 from encamp.agent.deciding import usable_accelerator
 from encamp.agent.journal import Journal
 from encamp.agent.making import Maker
+from encamp.agent.moving import Moves, check_host
 from encamp.agent.phases import Phases
+from encamp.agent.promised import counting
 from encamp.agent.recovery import recover
 from encamp.agent.session import mount_shares, session
+from encamp.agent.vanished import end_vanished
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
-from encamp.machines import volumes
 from encamp.machines.account import process_user
 from encamp.machines.hardware import Hardware, Kept, share_slots_for
-from encamp.machines.process import Process, shut_out
 from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake
 from encamp.machines.room import check_room
 from encamp.machines.storage import KEPT, backend_of
@@ -44,6 +45,7 @@ class Keeper:
         """`shared`: the home whose images serve this one, too."""
         self.home = home
         self.journal = Journal(home)
+        self._moves = Moves(self.journal)
         self.maker = Maker(home, shared)
 
     @classmethod
@@ -81,15 +83,15 @@ class Keeper:
         check_host(machine)
         machine.check(Move.EXECUTE)
         check_guest(machine)
-        with self._process_of(machine) as engine:
+        with self._moves.process_of(machine) as engine:
             async with session(machine, engine) as channel:
                 yield engine, channel
 
     async def pause(self, machine: Machine) -> Machine:
-        with self._moving(machine, Move.PAUSE) as current, self._process_of(current) as engine:
+        with self._moves.standing(machine, Move.PAUSE) as (current, engine):
             # Written first: one that is said to be paused and runs can be resumed, not so the
             # other way round.
-            moved = self._moved(current, Move.PAUSE, "paused on request")
+            moved = self._moves.moved(current, Move.PAUSE, "paused on request")
             try:
                 await engine.unless_ended(engine.pause())
             except BaseException:
@@ -98,7 +100,7 @@ class Keeper:
             return moved
 
     async def resume(self, machine: Machine) -> Machine:
-        with self._moving(machine, Move.RESUME) as current, self._process_of(current) as engine:
+        with self._moves.standing(machine, Move.RESUME) as (current, engine):
             return await self._go_on(current, engine, "resumed on request")
 
     async def _go_on(self, machine: Machine, engine: Engine, reason: str) -> Machine:
@@ -108,7 +110,7 @@ class Keeper:
             # A machine that was restored has a new process, which leads nowhere yet.
             port = await engine.unless_ended(engine.forward(SSH_PORT))
             machine = msgspec.structs.replace(machine, ssh=port)
-        moved = self._moved(machine, Move.RESUME, reason)
+        moved = self._moves.moved(machine, Move.RESUME, reason)
         if not machine.guest:
             return moved
         try:
@@ -124,7 +126,7 @@ class Keeper:
     async def suspend(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Put the machine into a context file and end its process."""
         self._refuse_under_job(machine, Move.SUSPEND, job_is_over)
-        with self._moving(machine, Move.SUSPEND) as current, self._process_of(current) as engine:
+        with self._moves.standing(machine, Move.SUSPEND) as (current, engine):
             directory = self.journal.directory(current.id)
             # Written first: whoever is killed over this leaves a machine that can be resumed.
             standing = msgspec.structs.replace(
@@ -145,7 +147,7 @@ class Keeper:
                 raise
             # The record is written while the process still stands: whoever is killed in between
             # leaves a machine that is suspended, and a process that recovery ends.
-            moved = self._moved(standing, Move.SUSPEND, "suspended on request")
+            moved = self._moves.moved(standing, Move.SUSPEND, "suspended on request")
             await engine.process.kill()
             return moved
 
@@ -165,7 +167,7 @@ class Keeper:
 
     async def restore(self, machine: Machine) -> Machine:
         """Wake a suspended machine up from its context file."""
-        with self._moving(machine, Move.RESTORE) as current:
+        with self._moves.moving(machine, Move.RESTORE) as current:
             directory = self.journal.directory(current.id)
             user = process_user(current.owner)
             image = self.image_of(current)
@@ -189,7 +191,7 @@ class Keeper:
             origin = Restore(directory.context)
             with self.home.lock("room"):
                 in_file = hardware.kept is Kept.FILE
-                check_room(hardware, self.home.root if in_file else None)
+                check_room(hardware, self.home.root if in_file else None, counting(self.home))
                 engine = launch(blueprint, origin)
             try:
                 try:
@@ -210,7 +212,7 @@ class Keeper:
     async def stop(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Let the guest shut itself down; its record stays."""
         self._refuse_under_job(machine, Move.STOP, job_is_over)
-        with self._moving(machine, Move.STOP) as current, self._process_of(current) as engine:
+        with self._moves.standing(machine, Move.STOP) as (current, engine):
             patience = POWER_OFF_TIMEOUTS[current.whole]
             async with AsyncExitStack() as held:
                 if current.whole:
@@ -225,27 +227,28 @@ class Keeper:
                 except TimeoutError:
                     await engine.process.kill()
                     reason = f"ended: it did not shut down in {patience:.0f} seconds"
-            return self._ended(current, Move.STOP, reason)
+            return self._moves.ended(current, Move.STOP, reason)
 
     async def kill(self, machine: Machine) -> Machine:
         """End the machine at once; its record stays."""
-        with self._moving(machine, Move.KILL) as current:
-            await self._kill_process(current)
-            return self._ended(current, Move.KILL, "killed on request")
+        with self._moves.moving(machine, Move.KILL) as current:
+            await self._moves.kill_process(current)
+            return self._moves.ended(current, Move.KILL, "killed on request")
 
     async def remove(self, machine: Machine, *, force: bool = False) -> None:
-        with self._moving(machine, None if force else Move.REMOVE) as current:
-            await self._kill_process(current)
-            self._clear(current)
+        with self._moves.moving(machine, None if force else Move.REMOVE) as current:
+            await self._moves.kill_process(current)
+            self._moves.clear(current)
 
     async def kill_all(self) -> list[Machine]:
         """End and remove every machine of this home, whatever it is doing."""
+        end_vanished(self.home)
         removed = []
         for machine in self.journal.all():
             if machine.host != os.uname().nodename:
                 continue
-            await self._kill_process(machine)
-            self._clear(machine)
+            await self._moves.kill_process(machine)
+            self._moves.clear(machine)
             removed.append(machine)
         return removed
 
@@ -272,70 +275,6 @@ class Keeper:
                 f"Cannot {move.value} machine {machine.name}: a job is running in it.",
                 f"Wait for the job, or end it with 'encamp kill {machine.name}'.",
             )
-
-    @contextmanager
-    def _moving(self, machine: Machine, move: Move | None) -> Iterator[Machine]:
-        """The machine as it is now, while nobody else moves it."""
-        with self.journal.moving(machine.id):
-            current = self.journal.read(machine.id)
-            if current is None:
-                raise EncampError(Code.UNKNOWN_MACHINE, f"Machine {machine.name} is gone.")
-            check_host(current)
-            if move is not None:
-                current.check(move)
-            yield current
-
-    @contextmanager
-    def _process_of(self, machine: Machine) -> Iterator[Engine]:
-        engine = Engine.find(self.journal.directory(machine.id))
-        if engine is None:
-            raise EncampError(
-                Code.MACHINE_LOST,
-                f"The process of machine {machine.name} is gone.",
-                f"'encamp show {machine.name}' tells what is known of it.",
-            )
-        try:
-            yield engine
-        finally:
-            engine.process.close()
-
-    async def _kill_process(self, machine: Machine) -> None:
-        process = Process.holding(self.journal.directory(machine.id).lock)
-        if process is not None:
-            await process.kill()
-            process.close()
-
-    def _moved(self, machine: Machine, move: Move, reason: str) -> Machine:
-        moved = machine.moved(move, reason, time.time())
-        self.journal.write(moved)
-        return moved
-
-    def _ended(self, machine: Machine, move: Move, reason: str) -> Machine:
-        """The machine is over: what only a living one needs goes, the record stays."""
-        moved = self._moved(machine, move, reason)
-        self.journal.directory(machine.id).strip()
-        return moved
-
-    def _clear(self, machine: Machine) -> None:
-        directory = self.journal.directory(machine.id)
-        with shut_out(directory.lock):
-            directory.remove()
-        if volumes.noted(directory.path) is not None:
-            raise EncampError(
-                Code.WRONG_STATE,
-                f"The volume of machine {machine.name} could not be removed.",
-                f"Something still uses it: see 'lvs @{volumes.TAG}', then try again.",
-                transient=True,
-            )
-
-
-def check_host(machine: Machine) -> None:
-    if machine.host != os.uname().nodename:
-        raise EncampError(
-            Code.WRONG_STATE,
-            f"Machine {machine.name} is on host {machine.host}, not here.",
-            f"Log in to {machine.host} and repeat the command there.",
-        )
 
 
 def check_guest(machine: Machine) -> None:

@@ -16,6 +16,7 @@ from encamp.agent.journal import ClientLock, Journal, gone
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.plan import Plan
+from encamp.agent.promised import counting
 from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
@@ -188,7 +189,7 @@ class Maker:
             async with self.home.wait_for(f"template-{key}"):
                 template = self.templates.find(key)
                 if template is None:
-                    check_room(plan.hardware, self._disk_directory(plan))
+                    check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
                     template = await make_template(
                         self.home,
                         key=key,
@@ -230,7 +231,7 @@ class Maker:
             )
             try:
                 with self.home.lock("room"):
-                    check_room(plan.hardware, self._disk_directory(plan))
+                    check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
                     engine = launch(blueprint, source)
                 await engine.unless_ended(wake(engine, source))
                 # Not before: a connection that QEMU accepts while it loads the machine's state

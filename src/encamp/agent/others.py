@@ -7,12 +7,11 @@ command finds that the process is gone and puts the record right.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import msgspec
 
 from encamp.machines.process import Process
-from encamp.machines.room import standing
+from encamp.machines.standing import standing
 
 
 class Stranger(msgspec.Struct, frozen=True):
@@ -26,15 +25,11 @@ class Stranger(msgspec.Struct, frozen=True):
 
 def strangers(own: set[str]) -> list[Stranger]:
     """All machines on this host but those with these ids."""
-    found = []
-    for machine in standing():
-        try:
-            owner = Path(f"/proc/{machine.pid}").stat().st_uid
-        except OSError:
-            continue
-        if machine.name not in own:
-            found.append(Stranger(machine.pid, machine.name, owner, machine.memory))
-    return found
+    return [
+        Stranger(machine.pid, machine.name, machine.owner, machine.memory)
+        for machine in standing()
+        if machine.name not in own
+    ]
 
 
 async def end(stranger: Stranger) -> bool:

@@ -2,7 +2,8 @@
 
 Owners can write what they like in their homes. So root opens nothing there that is not what it
 should be, follows no link, reads no more than a record can be, and believes an owner only about
-machines of that owner's own: one that is said to be alive must have a process of its owner's.
+machines of that owner's own: one that is said to be alive must have a process of its owner's, and
+be as large as that is.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import msgspec
 
@@ -21,7 +20,8 @@ from encamp.agent.journal import Journal, choose
 from encamp.agent.owners import home_of, owners
 from encamp.home import Home
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.room import standing
+from encamp.machines.room import largest_memory
+from encamp.machines.standing import Standing, standing
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import ALIVE, Machine
 from encamp.model.size import Size
@@ -94,7 +94,7 @@ def believed(found: list[tuple[int, Machine]]) -> list[tuple[int, Machine]]:
     living = {
         (uid, machine.id)
         for uid, machine in found
-        if machine.state in ALIVE and uid in processes[machine.id]
+        if machine.state in ALIVE and _is_that(machine, processes.get((uid, machine.id)))
     }
     taken = {id for _, id in living}
     return [
@@ -130,7 +130,7 @@ def stamps(home: Home) -> list[tuple[int, str, int, int]]:
 def disagreeing(home: Home) -> dict[int, frozenset[str]]:
     """Owners in whose homes something is not as it should be, and what: a machine that is said to
     be alive and has no process, one without a record, one whose removal was cut short."""
-    processes: defaultdict[str, set[int]] | None = None
+    processes: dict[tuple[int, str], Standing] | None = None
     found: dict[int, set[str]] = {}
     for uid in owners(home):
         for name, fd in _each(home, uid, all_names=True):
@@ -138,7 +138,7 @@ def disagreeing(home: Home) -> dict[int, frozenset[str]]:
             if machine is not None and machine.state in ALIVE:
                 if processes is None:
                     processes = _processes()
-                if uid in processes[machine.id]:
+                if (uid, machine.id) in processes:
                     continue
             elif machine is not None:
                 continue
@@ -221,11 +221,17 @@ def _is_plausible(machine: Machine) -> bool:
     )
 
 
-def _processes() -> defaultdict[str, set[int]]:
-    """The users who have a process that says it is a machine's, by the machine's id: anybody's may
-    say so."""
-    found: defaultdict[str, set[int]] = defaultdict(set)
-    for machine in standing():
-        with suppress(OSError):
-            found[machine.name].add(Path(f"/proc/{machine.pid}").stat().st_uid)
-    return found
+def _is_that(machine: Machine, process: Standing | None) -> bool:
+    """Is this the machine's process? Nobody has a machine that is larger than the host."""
+    size = machine.size
+    return (
+        process is not None
+        and (process.cpus, process.memory) == (size.cpus, size.memory // 1024 * 1024)
+        and process.memory <= largest_memory()
+        and process.cpus <= (os.cpu_count() or 1)
+    )
+
+
+def _processes() -> dict[tuple[int, str], Standing]:
+    """Processes of machines, by the user whose they are and the machine's id as they say it."""
+    return {(machine.owner, machine.name): machine for machine in standing()}

@@ -28,6 +28,7 @@ from encamp.bus.messages import (
     decode_answer,
     encode,
 )
+from encamp.model.command import OVER
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine
 from encamp.model.property import Reading
@@ -64,6 +65,9 @@ class Facts(Protocol):
         """All of them, as they were last read."""
 
     def machines(self) -> tuple[Machine, ...]: ...
+
+    async def look(self) -> bool:
+        """See now what has become of machines: is there something to tell?"""
 
     def news(self) -> tuple[CommandNews, ...]:
         """Of commands: what the manager has not taken yet; none, if there is nothing."""
@@ -221,6 +225,11 @@ class Teller:
         while self._readings or self._machines:
             await self._report()
         while told := self._facts.news():
+            if any(news.state in OVER for news in told):
+                # Whoever waits for that finds what the command has done to machines.
+                self._machines |= await self._facts.look()
+                if self._machines:
+                    await self._report()
             await self._tell_news(told)
 
     async def _tell_news(self, told: tuple[CommandNews, ...]) -> None:

@@ -13,16 +13,15 @@ from encamp.agent import owned
 from encamp.agent.commands.starting import clear_idle, recover_owner
 from encamp.agent.journal import Journal
 from encamp.agent.recovery import recover
+from encamp.agent.vanished import end_vanished
 from encamp.home import Home
 from encamp.model.errors import EncampError
-from encamp.model.machine import Machine
+from encamp.model.machine import IDLE_FOR, Machine
 
 LOOK = 1.0
 """Seconds between two looks at the journal."""
 AGREE = 5
 """Every so many looks the journal is put in agreement with the processes that there are."""
-IDLE_FOR = 3600.0
-"""Seconds for which a machine is kept that no job has taken again."""
 AGAIN = 60.0
 """Seconds after which what could not be put right in another owner's home is tried again."""
 PATIENCE = 2.0
@@ -35,6 +34,7 @@ class MachineWatch:
         self._journal = Journal(home)
         self._changed = changed
         self._stamp: object = None
+        self._reading = threading.Lock()
         self._tried: dict[int, tuple[frozenset[str], float]] = {}
         """Where what was put right in others' homes, and when."""
         self._at_work: dict[int, threading.Thread] = {}
@@ -49,23 +49,31 @@ class MachineWatch:
             looks += 1
             await asyncio.sleep(LOOK)
 
-    def look(self, *, agree: bool) -> None:
-        """See what has changed; `agree`: look for processes that have ended, too."""
+    def look(self, *, agree: bool) -> bool:
+        """See what has changed, and whether anything has; `agree`: look for processes that have
+        ended, too. Several may look at a time."""
         if agree:
+            end_vanished(self._home)
             recover(self._home)
             self._recover_owners()
             self._clear_idle()
+        with self._reading:
+            return self._read()
+
+    def _read(self) -> bool:
         stamp = self._stamps(), owned.stamps(self._home)
         if stamp == self._stamp:
-            return
+            return False
         own = self._journal.all()
         ids = {machine.id for machine in own}
         others = owned.believed(owned.records(self._home))
         machines = (*own, *(machine for _, machine in others if machine.id not in ids))
         self._stamp = stamp
-        if machines != self.machines:
-            self.machines = machines
-            self._changed()
+        if machines == self.machines:
+            return False
+        self.machines = machines
+        self._changed()
+        return True
 
     def _recover_owners(self) -> None:
         """Only an owner works in that owner's home, by a process that is begun if there is

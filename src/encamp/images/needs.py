@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
 from encamp.home import SYSTEM_HOME, Home
-from encamp.images.records import RECORD, directories, links, read_record, stamp_path
+from encamp.images.foreign_home import Foreign
+from encamp.images.records import (
+    RECORD,
+    RECORDS,
+    directories,
+    links,
+    read_record,
+    stamp_path,
+)
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import ALIVE, State
 
@@ -25,16 +32,7 @@ class User(msgspec.Struct, frozen=True):
     state: State
 
 
-class Layer(msgspec.Struct, frozen=True):
-    """As much of an image's record as says what it is a layer over."""
-
-    parent: str | None = None
-
-
 USERS = msgspec.json.Decoder(User)
-LAYERS = msgspec.json.Decoder(Layer)
-LARGEST = 1 << 20
-"""Bytes of a record; more is not read of what lies in somebody else's home."""
 
 
 def users(home: Home) -> dict[str, list[str]]:
@@ -67,20 +65,27 @@ def opened(home: Home) -> set[str]:
 
 def elsewhere(home: Home) -> dict[str, list[str]]:
     """Digests of images of this home that other accounts' homes rely on, as far as they can be
-    found and read: for machines that sleep, and as what their own images are layers over; with
-    those homes."""
+    found and read: for machines, and as what their own images are layers over; with those homes.
+
+    Anybody can write a record. It counts only if what it tells of is there: the file that a
+    machine wakes up from, the image's files open in some process, an image's own files."""
     found: dict[str, list[str]] = {}
+    in_use: set[str] | None = None
     for other in _relying(home):
-        for path in other.machines.glob("*/machine.json"):
+        foreign = Foreign(other)
+        for path in foreign.list(other.machines, "machine.json"):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                user = USERS.decode(_read_foreign(path))
-                if user.state in ALIVE or user.state is State.SUSPENDED:
+                user = USERS.decode(foreign.read(path))
+                if user.state in ALIVE and in_use is None:
+                    in_use = opened(home)
+                lives = user.state in ALIVE and user.image in (in_use or ())
+                if lives or (user.state is State.SUSPENDED and foreign.is_context(path)):
                     found.setdefault(user.image, []).append(f"'{user.name}' in {other.root}")
-        for path in other.images.glob(f"*/{RECORD}"):
+        for path in foreign.list(other.images, RECORD):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                parent = LAYERS.decode(_read_foreign(path)).parent
-                if parent is not None:
-                    found.setdefault(parent, []).append(f"an image in {other.images}")
+                record = RECORDS.decode(foreign.read(path))
+                if record.parent is not None and foreign.is_image(path.parent, record):
+                    found.setdefault(record.parent, []).append(f"an image in {other.images}")
     return found
 
 
@@ -106,17 +111,6 @@ def account_homes() -> Iterator[Home]:
         with contextlib.suppress(OSError):
             if root.is_dir():
                 yield Home(root)
-
-
-def _read_foreign(path: Path) -> bytes:
-    """A small file that anybody may have put there: nothing to wait for, no way elsewhere."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            return b""
-        return os.read(handle, LARGEST)
-    finally:
-        os.close(handle)
 
 
 def parents(home: Home) -> dict[str, str]:

@@ -1,27 +1,25 @@
 """Is there room for another machine? Counted before it starts, so that no machine starves others.
 
 What a machine may still grow to use counts as used: a machine is promised its whole memory. All
-machines on the host count, whoever owns them.
+machines on the host count, whoever owns them; those of another user no further than to a part of
+the host, since nobody has asked us whether there is room for them.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from encamp.machines.hardware import TRANSLATION_BUFFER, Hardware, translation_buffer
+from encamp.machines.hardware import Hardware, translation_buffer
+from encamp.machines.standing import OWN, Standing, standing
 from encamp.model.errors import Code, EncampError
-from encamp.model.size import MIB, format_bytes
-
-OWN = 16 * MIB
-"""What QEMU needs for itself, beside the guest's memory and a full translation buffer."""
+from encamp.model.size import MIB, Size, format_bytes
 
 RESERVE = 256 * MIB
 """Left alone for the host itself."""
@@ -31,63 +29,52 @@ NEARLY_FULL = 4 * MIB
 
 OVERCOMMIT = "ENCAMP_MEMORY_OVERCOMMIT"
 
-NAME = re.compile(rb"encamp-[0-9a-z]+")
-BUFFER = re.compile(rb"\btb-size=(\d{1,6})\b")
-PROGRAMS = frozenset({b"qemu-system-x86\n", b"encamp-launch\n"})
-PAGE = os.sysconf("SC_PAGE_SIZE")
+MOST_OF_ANOTHER = 0.5
+"""Of the host's memory: so much of it machines of one other user may be promised, and not hold, as
+far as we believe them."""
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """A machine's process on this host, anybody's."""
+class Counted(msgspec.Struct, frozen=True):
+    """What is promised to machines and not used by them yet."""
 
-    pid: int
-    name: str
-    """The machine's id, or what it is for if it is none of anybody's."""
     memory: int
-    """What it was promised."""
-    used: int
-    """What of that it holds now."""
-    overhead: int
-    """What its process may need beside that."""
-
-    @property
-    def growth(self) -> int:
-        return max(0, self.memory + self.overhead - self.used)
+    machines: int
+    """How many they are."""
+    disk: int = 0
 
 
-def standing() -> list[Standing]:
-    """All machines on this host, as the kernel shows them."""
-    found = []
-    for pid in os.listdir("/proc"):
-        if not pid.isdigit():
-            continue
-        try:
-            with open(f"/proc/{pid}/comm", "rb") as file:
-                if file.read(32) not in PROGRAMS:
-                    continue
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            name = words[words.index(b"-name") + 1]
-            if not NAME.fullmatch(name):
-                continue
-            memory = int(words[words.index(b"-m") + 1].removesuffix(b"K")) * 1024
-            _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
-        except (OSError, ValueError):
-            continue  # It ended while we looked, or is not ours.
-        used = (resident - shared) * PAGE
-        name = name.removeprefix(b"encamp-")
-        found.append(Standing(int(pid), name.decode(), memory, used, _overhead_in(words)))
-    return found
+Counting = Callable[[list[Standing]], Counted]
+
+
+def counted(machines: list[Standing]) -> Counted:
+    """The machines that stand, and no others."""
+    return Counted(growth(machines), len(machines))
+
+
+def growth(machines: Iterable[Standing]) -> int:
+    """Memory that machines may still come to hold."""
+    of_owner: dict[int, int] = {}
+    for machine in machines:
+        of_owner[machine.owner] = of_owner.get(machine.owner, 0) + machine.growth
+    most = int(total_memory() * MOST_OF_ANOTHER)
+    believed = (0, os.geteuid())
+    return sum(one if owner in believed else min(one, most) for owner, one in of_owner.items())
+
+
+def total_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def largest_memory() -> int:
+    """No machine here can have been promised more."""
+    with suppress(EncampError):
+        return int(total_memory() * overcommit())
+    return total_memory()
 
 
 def overhead(hardware: Hardware) -> int:
     """What the process of such a machine may need beside the guest's memory."""
     return OWN + translation_buffer(hardware) * MIB
-
-
-def _overhead_in(words: list[bytes]) -> int:
-    """The same, of a process with this command line."""
-    sizes = [int(size) for word in words for size in BUFFER.findall(word)]
-    return OWN + max(sizes, default=TRANSLATION_BUFFER["tcg"]) * MIB
 
 
 def is_full(directory: Path) -> bool:
@@ -167,17 +154,22 @@ def overcommit() -> float:
     return value
 
 
-def check_room(hardware: Hardware, disk_directory: Path | None) -> None:
+def check_room(
+    hardware: Hardware, disk_directory: Path | None, counting: Counting = counted
+) -> None:
     """Refuse a machine the host has no room for, with the figure that is missing.
 
     `disk_directory` is where a file with its disk is to be, if it has one."""
-    size = hardware.size
+    check_size(hardware.size, overhead(hardware), disk_directory, counting)
+
+
+def check_size(size: Size, overhead: int, disk_directory: Path | None, counting: Counting) -> None:
+    """The same for a machine of which only its size is known, and what it may need beside."""
     check_processors(size.cpus)
-    machines = standing()
-    promised = sum(machine.growth for machine in machines)
-    check_memory(size.memory + overhead(hardware), promised, len(machines))
+    others = counting(standing())
+    check_memory(size.memory + overhead, others.memory, others.machines)
     if size.disk and disk_directory is not None:
-        check_disk(size.disk, 0, disk_directory)
+        check_disk(size.disk, others.disk, disk_directory)
 
 
 def check_processors(wanted: int) -> None:

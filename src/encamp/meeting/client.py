@@ -42,6 +42,8 @@ RETURN = 60.0
 """Seconds for which a lost connection is tried to be made again."""
 FIRST = 15.0
 """Seconds for which the first one is."""
+RENEWAL = 2.0
+"""Seconds that asking for a ticket may take."""
 
 
 class Streams(Protocol):
@@ -82,6 +84,10 @@ class Client:
         self.on_said: Callable[[str, float | None], None] = lambda what, fraction: None
         self.on_break: Callable[[EncampError], None] = lambda error: None
         """Told when the connection is lost, and will be made again."""
+        self.renew: Callable[[], Awaitable[Ticket]] | None = None
+        """Asks for the ticket anew: an agent that was started again may be met at another port."""
+        self.is_fetched: Callable[[], bool] = lambda: False
+        """Asked when all files that a job left have come: are they where they belong?"""
         self.ticket = ticket
         self.role = role
         self.changed = Bell()
@@ -107,6 +113,7 @@ class Client:
     async def run(self) -> Outcome | None:
         """Until all was said that it has come for: how the job ended, if that is part of it. An
         error of the host's is raised, and one of the connection's if it cannot be made again."""
+        fetched = False
         try:
             if self.role is Role.RUN:
                 self._begin(STDIN, self._read_input(self._out(STDIN)))
@@ -122,6 +129,7 @@ class Client:
                     await task
             if self._failure is not None:
                 raise self._failure
+            fetched = self.role is Role.FETCH and self.is_fetched()
             return self._outcome
         finally:
             for task in self._work.values():
@@ -129,7 +137,7 @@ class Client:
             if self._work:
                 await asyncio.wait(self._work.values())
             if self._line is not None:
-                self._line.send(Bye())
+                self._line.send(Bye(fetched))
                 await self._line.close()
 
     def signal(self, number: int) -> None:
@@ -173,7 +181,16 @@ class Client:
             elif loop.time() > until:
                 raise error
             await asyncio.sleep(pause)
+            if pause > FIRST_PAUSE:
+                await self._renew()
             pause = min(LONGEST_PAUSE, pause * 1.5)
+
+    async def _renew(self) -> None:
+        """Whoever gives out tickets may be away as well; the host is still where it was, then."""
+        if self.renew is not None:
+            with suppress(EncampError, TimeoutError):
+                async with asyncio.timeout(RENEWAL):
+                    self.ticket = await self.renew()
 
     async def _visit(self) -> None:
         line = await connect(self.ticket)

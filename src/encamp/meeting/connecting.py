@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import stat
 from pathlib import Path
 
+from encamp.door.peer import uid_of
 from encamp.door.questions import Ticket
 from encamp.door.socket_file import short
+from encamp.meeting.here import boot_id
 from encamp.meeting.line import UNREAD, Line, keep_alive
 from encamp.model.errors import Code, EncampError
 from encamp.model.meeting import Meeting
@@ -33,16 +36,21 @@ async def connect(ticket: Ticket) -> Line:
 
 
 async def _on_this_host(meeting: Meeting) -> Line | None:
-    """The name of the socket is one of its kind: where it is, the agent is. It may be there and
-    deaf, though, on a host that shares files with the right one."""
-    path = Path(meeting.socket)
-    if not meeting.socket or not path.exists():
+    """Through the agent's socket, if it is one of this host's; it may be deaf, though. Before
+    anything is said to it, it must be certain that no other user could have put it there."""
+    if not meeting.socket or not meeting.boot or meeting.boot != boot_id():
         return None
+    agent = (0, meeting.user)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
-        with short(path) as address:
+        with short(Path(meeting.socket)) as address:
+            found = Path(address).parent.stat()
+            if found.st_uid not in agent or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise PermissionError
             await asyncio.get_running_loop().sock_connect(connection, address)
+        if uid_of(connection) not in agent:
+            raise PermissionError
         return Line(*await asyncio.open_unix_connection(sock=connection, limit=UNREAD))
     except OSError:
         connection.close()

@@ -103,6 +103,9 @@ class Resize(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Bye(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The client has all it came for, or wants no more: what it ran is over for it."""
 
+    fetched: bool = False
+    """It has put all files of a detached job where they belong: they need not be kept for long."""
+
 
 # ── from the host ────────────────────────────────────────────────────────────────────────────────
 

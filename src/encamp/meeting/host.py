@@ -297,6 +297,10 @@ class Conversation(Reception):
         else:
             self._expect(RETURN if visitor.grace is None else visitor.grace)
 
+    def fetched(self) -> None:
+        if self._kept is not None:
+            self._kept.note_fetched()
+
     def _expect(self, seconds: float) -> None:
         """If nobody is there after so long, nobody will be."""
         if self._absence is not None:

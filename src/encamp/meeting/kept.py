@@ -33,6 +33,9 @@ from encamp.model.size import format_bytes
 LARGEST_KEPT = 1 << 30
 """Bytes of each output that are kept; what comes after is not."""
 
+FETCHED = "fetched"
+"""A file that is there since all others were fetched."""
+
 _outcomes: msgspec.msgpack.Decoder[Ended | Failed] = msgspec.msgpack.Decoder(Ended | Failed)
 
 
@@ -145,6 +148,13 @@ class Kept:
         finally:
             os.close(fd)
         os.rename("outcome.new", "outcome", src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def note_fetched(self) -> None:
+        """Its files are where they belong: it need not be kept for long. That it was so before
+        stays as it is."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        with suppress(OSError):
+            os.close(os.open(FETCHED, flags, 0o600, dir_fd=self._fd))
 
     def outcome(self) -> Ended | Failed | None:
         fd = self._plain("outcome")

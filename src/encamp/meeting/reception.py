@@ -70,6 +70,8 @@ class Reception:
             raise
         finally:
             self.visitors.discard(visitor)
+            if visitor.fetched:
+                self.fetched()
             self.left(visitor)
             self.changed.ring()
 
@@ -93,6 +95,9 @@ class Reception:
     def left(self, visitor: Visitor) -> None:
         pass
 
+    def fetched(self) -> None:
+        """Somebody has put away all files that a detached job left."""
+
     def signal(self, signal: Signal) -> None:
         pass
 
@@ -105,6 +110,7 @@ class Remains(Reception):
 
     def __init__(self, digest: str, kept: Kept, final: Ended | Failed) -> None:
         super().__init__(digest)
+        self._kept = kept
         self.has_begun = True
         self.final = final
         for number in (STDOUT, STDERR, *kept.files()):
@@ -115,6 +121,9 @@ class Remains(Reception):
     def check(self, show: Show) -> None:
         if show.role is Role.RUN:
             raise EncampError(Code.WRONG_STATE, "This job is over.")
+
+    def fetched(self) -> None:
+        self._kept.note_fetched()
 
 
 async def shown(line: Line) -> Show:

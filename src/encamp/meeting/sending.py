@@ -22,6 +22,12 @@ class Sender:
         self._got = max(self._got, offset)
         self._source.got(offset)
 
+    @property
+    def taken(self) -> bool:
+        """Has the other side all of it, to its end?"""
+        source = self._source
+        return source.over and source.broken is None and self._got == source.end
+
     def refuse(self) -> None:
         """The other side takes no more."""
         self._source.refuse()

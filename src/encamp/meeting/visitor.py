@@ -68,6 +68,8 @@ class Visitor:
         self.session = show.session
         self.role = show.role
         self.said_bye = False
+        self.fetched = False
+        """It has put away all files that there are."""
         self.grace: float | None = None
         """Seconds within which it may come back, as the agent says that passed it on."""
         self._visited = visited
@@ -179,8 +181,11 @@ class Visitor:
         match said:
             case Got():
                 self._sender(said.stream).got(said.offset)
+            case Enough():
+                self._sender(said.stream).refuse()
             case Bye():
                 self.said_bye = True
+                self.fetched = said.fetched and self._has_files()
             case Gone():
                 self.grace = min(max(0.0, said.grace), LONGEST_GRACE)
             case _ if self.role not in RESPONSIBLE:
@@ -191,8 +196,6 @@ class Visitor:
                 self._stream(said.stream).finish(said.length)
             case Broken():
                 self._stream(said.stream).fail(said.failure.error())
-            case Enough():
-                self._sender(said.stream).refuse()
             case Signal():
                 self._visited.signal(said)
             case Resize():
@@ -204,6 +207,13 @@ class Visitor:
         if number not in self._senders:
             raise senseless("The client", "thanks for what it was never sent")
         return self._senders[number]
+
+    def _has_files(self) -> bool:
+        """Were all files taken that were left, and are there any?"""
+        numbers = [number for number in self._visited.sources if is_files_out(number)]
+        return bool(numbers) and all(
+            number in self._senders and self._senders[number].taken for number in numbers
+        )
 
     def _stream(self, number: int) -> Incoming:
         if number not in self._visited.incoming:

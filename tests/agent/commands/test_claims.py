@@ -10,9 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from encamp.agent.commands.family import MARK
+from encamp.agent.promised import counting
 from encamp.bus.messages import Claim
 from encamp.home import Home, user_name
 from encamp.machines import room
+from encamp.machines.hardware import Hardware
+from encamp.machines.standing import OWN, Standing, standing
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size
@@ -93,6 +97,31 @@ async def test_what_is_promised_outlives_the_agent(host: Home, asker: Asker, emp
             await commands.claim(of("b", 3 * GIB))
 
 
+async def test_whoever_has_no_claim_leaves_alone_what_is_promised(
+    host: Home, asker: Asker, empty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check() -> None:
+        """For a machine that somebody starts beside the agent."""
+        hardware = Hardware("tcg", Size(1, 2 * GIB), 0, "none", 1)
+        room.check_room(hardware, None, counting(host))
+
+    async with asker.agent(host) as commands:
+        check()
+        await commands.claim(of("a", 3 * GIB))
+        with pytest.raises(EncampError, match="Not enough memory"):
+            check()
+        # The command that uses it has the room.
+        monkeypatch.setenv(MARK, "a")
+        check()
+        monkeypatch.delenv(MARK)
+        commands.release("a")
+        check()
+        await commands.claim(of("b", 3 * GIB, seconds=0.01))
+        while commands.claims():
+            await asyncio.sleep(0.005)
+        check()
+
+
 async def test_a_claim_that_is_not_used_in_time_expires(
     host: Home, asker: Asker, empty: None
 ) -> None:
@@ -147,9 +176,9 @@ async def test_claims_that_make_no_sense_are_refused(
 async def test_a_claims_room_passes_to_its_machine_and_counts_once_throughout(
     machine_home: Home, asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = room.standing
+    everything = standing
 
-    def here() -> list[room.Standing]:
+    def here() -> list[Standing]:
         """Of the host's machines only this test's: others come and go."""
         found = []
         for machine in everything():
@@ -165,10 +194,10 @@ async def test_a_claims_room_passes_to_its_machine_and_counts_once_throughout(
         room, "available_memory", lambda: total - sum(machine.used for machine in here())
     )
     wanted = request()
-    machine = wanted.size.memory + room.OWN + 32 * MIB
+    machine = wanted.size.memory + OWN + 32 * MIB
     # It grows while it is looked at, but not by as much as it has.
     slack = machine // 3
-    fits = of("fits", 4 * GIB - machine - room.OWN - 32 * MIB - slack)
+    fits = of("fits", 4 * GIB - machine - OWN - 32 * MIB - slack)
     too_much = of("too-much", fits.size.memory + 2 * slack)
     looks = 0
 

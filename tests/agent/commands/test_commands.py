@@ -332,6 +332,7 @@ async def test_plugins_that_cannot_be_used_are_named_and_the_others_work(
         assert "'test.missing' cannot be used" in said
         assert "'test.leaving' cannot be used" in said
         assert "'Test.Name' cannot be used: its name must be" in said
+        assert "'agent.ping' cannot be used: another one has its name" in said
         # Nobody else's plug-in replaces one of Encamp's.
         assert (await asker.run(commands, "agent.ping", text="here")).value == "here"
 

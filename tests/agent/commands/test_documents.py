@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from encamp.agent import watching
-from encamp.agent.commands import carry, records
+from encamp.agent.commands import carry, left, records
 from encamp.agent.commands.manual import shipped, updated
 from encamp.agent.commands.plugin import GROUP
 from encamp.agent.commands.supervising import MOST_UNDER_WAY
@@ -20,6 +19,7 @@ from encamp.describe.sources import Level
 from encamp.home import Home
 from encamp.meeting import kept
 from encamp.model.command import LARGEST_OUTPUT, CommandState
+from encamp.model.machine import IDLE_FOR
 from encamp.model.program import AT_ONCE, CommandSettings
 from encamp.model.property import LARGEST_VALUE
 from tests.agent.commands.listening import Asker
@@ -96,11 +96,11 @@ async def test_plugin_of_the_document_works_when_it_is_installed(
 
 def test_what_hosts_keep_is_told_as_it_is() -> None:
     told = (ROOT / "docs" / "hosts.md").read_text()
-    assert records.KEPT_FOR == 7 * 86400
+    assert left.KEPT_FOR == 7 * 86400
     assert "for 7 days at most" in told
-    assert records.LARGEST_KEPT == 0.25
+    assert left.LARGEST_KEPT == 0.25
     assert "quarter of the file system" in told.replace("\n", " ")
     assert kept.LARGEST_KEPT == 1 << 30
     assert "Of each stream 1 GiB is kept" in told
-    assert watching.IDLE_FOR == 3600
+    assert IDLE_FOR == 3600
     assert "for an hour" in told

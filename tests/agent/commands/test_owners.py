@@ -25,7 +25,7 @@ from encamp.bus.messages import Claim
 from encamp.describe.shipped import SHIPPED
 from encamp.home import Home
 from encamp.images.store import ImageStore
-from encamp.machines.room import standing
+from encamp.machines.standing import standing
 from encamp.model.command import CommandState
 from encamp.model.errors import EncampError
 from tests.agent.commands.listening import Asker

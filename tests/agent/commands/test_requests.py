@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from encamp.agent.commands.left import FETCHED_FOR
 from encamp.agent.commands.records import Records
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.meeting.point import MeetingPoint
@@ -20,8 +22,10 @@ from encamp.door.questions import Exec, Ticket
 from encamp.guest.archive import Unpacker, pack
 from encamp.home import Home
 from encamp.machines import room
+from encamp.machines.standing import Standing, standing
 from encamp.meeting.client import Client
 from encamp.meeting.frames import Role
+from encamp.meeting.kept import FETCHED
 from encamp.meeting.tickets import digest
 from encamp.model.command import CommandState
 from encamp.model.errors import EncampError
@@ -102,9 +106,17 @@ async def test_a_detached_job_leaves_its_output_until_it_is_fetched(
         assert outcome is not None
         assert outcome.exit_code == 3
         files = Files(place=tmp_path)
-        await here.client(id_of(wanted), Streams(), Role.FETCH, files).run()
+        fetching = here.client(id_of(wanted), Streams(), Role.FETCH, files)
+        fetching.is_fetched = lambda: True
+        await fetching.run()
         assert (tmp_path / "made").read_text() == "made\n"
-        Records(home).fetched(id_of(wanted))
+        left = Records(home).find(id_of(wanted))
+        assert left is not None
+        while not (left.kept / FETCHED).exists():
+            await asyncio.sleep(0.005)
+        Records(home).forget(time.time())
+        await here.client(id_of(wanted), Streams(), Role.FOLLOW).run()
+        Records(home).forget(time.time() + FETCHED_FOR)
         with pytest.raises(EncampError):
             await here.client(id_of(wanted), Streams(), Role.FOLLOW).run()
 
@@ -284,8 +296,17 @@ async def test_the_next_job_of_the_same_owner_gets_the_machine_where_both_allow_
             commands, lambda: id in asker.heard and asker.heard[id].phase == "running"
         )
         assert asker.heard[id].machine == first.machine
+        # Whoever thought it idle does not take it away from the job.
+        late = await asker.run(commands, "machine.remove", machine=first.machine, idle=True)
+        assert late.state is CommandState.FAILED
+        assert "is not idle" in late.reason
         await commands.cancel(id)
         assert (await asker.until_over(commands, id)).state is CommandState.CANCELLED
+        assert left_behind(home) == []
+        ready = await asker.run(commands, "machine.start", ready=True, name="ready")
+        assert ready.state is CommandState.DONE, ready.reason
+        gone = await asker.run(commands, "machine.remove", machine="ready", idle=True)
+        assert gone.state is CommandState.DONE, gone.reason
         assert left_behind(home) == []
 
 
@@ -298,9 +319,9 @@ async def test_idle_machines_give_way_to_claims(
         assert isinstance(made.value, dict)
         assert made.value["idle"] is True
         idle = made.value["id"]
-        everything = room.standing
+        everything = standing
 
-        def here() -> list[room.Standing]:
+        def here() -> list[Standing]:
             return [machine for machine in everything() if machine.name == idle]
 
         space = request().size.memory + 100 * MIB

@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from encamp.agent.properties.finding import Plugins
 from encamp.agent.properties.plugin import GROUP
 from encamp.agent.properties.reader import Reader
@@ -81,3 +83,14 @@ async def test_plugin_of_the_document_works_when_it_is_installed(
         error = await error_of(home, defined("licences", "painter"))
     assert (readings["tested"].value, readings["other"].value) == (3, 2)
     assert error == "There are no licences of 'painter' on this host."
+
+
+def test_a_name_of_encamp_s_own_is_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    taking = {"memory": "taking:read", "taken": "taking:read"}
+    with installed(tmp_path, "taking", "def read(asked): return 1\n", taking):
+        plugins = Plugins()
+        assert plugins.load("memory").__module__.startswith("encamp.")
+        assert plugins.load("taken").__module__ == "taking"
+    assert "taking:read is left out" in caplog.text

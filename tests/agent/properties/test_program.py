@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from encamp.agent.properties.finding import Plugins
+from encamp.agent.properties.leftovers import MARK, agent_of, end_leftovers, marked
 from encamp.agent.properties.reader import Reader
 from encamp.home import Home
 from encamp.model.property import LARGEST_VALUE, Value, ValueKind
@@ -150,6 +154,47 @@ async def test_what_a_program_hides_from_its_group_is_ended_soon(
     # One that is still wanted is left alone meanwhile.
     assert (hidden, going_on) == (1, 2)
     await until(lambda: processes(mark) == [])
+
+
+async def test_what_an_agent_that_was_killed_has_left_is_ended_by_the_next(
+    home: Home, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encamp.agent.properties.leftovers.SOON", 0.05)
+    dead, alive = f"{mark}1", f"{mark}2"
+    killed = await asyncio.create_subprocess_exec("sleep", "60")
+    of_killed = agent_of(killed.pid)
+    killed.kill()
+    await killed.wait()
+    left = [
+        await asyncio.create_subprocess_exec("sleep", word, env={MARK: f"{agent}-1"})
+        for word, agent in ((dead, of_killed), (alive, agent_of(os.getppid())))
+    ]
+    try:
+        assert await value_of(home, "program", "echo", "1") == 1
+        await until(lambda: processes(dead) == [])
+        # That of an agent that lives is left to it.
+        assert processes(alive) != []
+    finally:
+        for process in left:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def test_what_runs_is_no_leftover_whenever_it_began(mark: str) -> None:
+    with marked() as run:
+        looking = asyncio.create_task(asyncio.to_thread(end_leftovers))
+        process = await asyncio.create_subprocess_exec("sleep", mark, env={MARK: run})
+        await looking
+        await asyncio.to_thread(end_leftovers)
+        assert process.returncode is None
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+
+
+async def test_no_output_keeps_a_pattern_busy(home: Home) -> None:
+    words = ("--match", r"^(a+)+$", "sh", "-c", r"head -c 500000 /dev/zero | tr '\0' a; echo b")
+    assert "finds nothing" in await error_of(home, defined("program", *words))
 
 
 async def test_what_a_program_leaves_behind_is_ended(home: Home, mark: str) -> None:

@@ -262,6 +262,48 @@ def test_hung_thread_does_not_keep_the_process_from_ending(tmp_path: Path) -> No
     assert done.stderr == ""
 
 
+def test_a_plugin_that_will_not_be_cancelled_does_not_either(tmp_path: Path) -> None:
+    stubborn = """
+    import asyncio
+
+    async def stay(asked):
+        while True:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                pass
+    """
+    install(tmp_path, "stubborn", dedent(stubborn), {"stay": "stubborn:stay"})
+    script = """
+    import asyncio, sys
+    sys.path.insert(0, sys.argv[1])
+    from encamp.agent.properties.finding import Plugins
+    from encamp.agent.properties.reader import Reader
+    from encamp.model.property import PropertyDefinition
+
+    async def main():
+        definition = PropertyDefinition(name="stays", command="stay", timeout=0.1)
+        reader = Reader([definition], Plugins(), changed=print)
+        print((await reader.read())["stays"].error)
+        await reader.close()
+
+    asyncio.run(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "'stay' has not answered for 0.1 s.\n"
+
+
+async def test_only_those_that_tick_are_read_unasked(home: Home, site: Site) -> None:
+    told = Told(home, defined("given", name="ticks", ticks=3600), defined("given", name="asked"))
+    assert told.reader.ticking == ("ticks",)
+
+
 async def test_plugins_that_answer_share_few_threads(home: Home, site: Site) -> None:
     before = len(THREADS)
     definitions = [defined("given", name=f"p{n}") for n in range(300)]

@@ -138,11 +138,22 @@ async def remove(
     *,
     machine: Reference,
     force: Annotated[bool, "also if it is running: kill it first"] = False,
+    idle: Annotated[bool, "one that is idle, unless a job has taken it meanwhile"] = False,
     owner: Owner = "",
 ) -> None:
     """Remove a machine that has ended or is suspended."""
     keeper, found = _found(context, machine, owner)
-    await keeper.remove(found, force=force)
+    if not idle:
+        await keeper.remove(found, force=force)
+        return
+    from encamp.agent.reuse import remove_idle
+
+    if not await remove_idle(keeper, [found.id]):
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Machine {found.name} is not idle: a job has taken it, or it was never left to one.",
+            "Leave 'idle' out to remove it all the same.",
+        )
 
 
 @command(timeout=3600)

@@ -12,6 +12,7 @@ import sys
 
 import msgspec
 
+from encamp.agent.plugins import installed, is_ours
 from encamp.model.arguments import check_arguments
 from encamp.model.command import CommandDefinition
 from encamp.model.errors import Code, EncampError
@@ -100,15 +101,16 @@ def look(*, ours_only: bool = False) -> Offers:
 
 def plugins(*, ours_only: bool = False) -> tuple[dict[str, Offer], tuple[str, ...]]:
     """All plug-ins that are installed, and what is wrong with those that cannot be used."""
-    from importlib.metadata import entry_points
-
     from encamp.agent.commands.plugin import GROUP, definition_of, settings_of, unusable
 
     found: dict[str, Offer] = {}
-    broken: list[str] = []
-    # Encamp's own last: nobody else's replaces them.
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: _is_ours(entry.value)):
-        if ours_only and not _is_ours(entry.value):
+    entries, others = installed(GROUP)
+    broken = [
+        unusable(entry.name, f"another one has its name, and {entry.value} is left out.").sentence
+        for entry in others
+    ]
+    for entry in entries.values():
+        if ours_only and not is_ours(entry):
             continue
         try:
             try:
@@ -118,7 +120,7 @@ def plugins(*, ours_only: bool = False) -> tuple[dict[str, Offer], tuple[str, ..
                 raise unusable(entry.name, why) from error
             definition = definition_of(entry.name, function)
             settings = settings_of(function)
-            if (settings.internal or settings.claimed) and not _is_ours(entry.value):
+            if (settings.internal or settings.claimed) and not is_ours(entry):
                 raise unusable(entry.name, "only Encamp's own can be internal.")
             found[entry.name] = Offer(
                 definition=definition, plugin=entry.value, claimed=settings.claimed
@@ -126,10 +128,6 @@ def plugins(*, ours_only: bool = False) -> tuple[dict[str, Offer], tuple[str, ..
         except EncampError as error:
             broken.append(error.sentence)
     return found, tuple(broken)
-
-
-def _is_ours(value: str) -> bool:
-    return value.startswith("encamp.")
 
 
 def main() -> None:

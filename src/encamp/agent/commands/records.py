@@ -7,11 +7,8 @@ once more how it ended. So is one that was cancelled before it ever came.
 
 from __future__ import annotations
 
-import heapq
 import os
-import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +27,7 @@ from encamp.agent.commands.directory import (
     overwrite,
     write,
 )
+from encamp.agent.commands.left import clear_left
 from encamp.home import Home
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
@@ -38,13 +36,6 @@ REMEMBERED = 86400.0
 """Seconds."""
 
 MOST_REMEMBERED = 100_000
-
-KEPT_FOR = 7 * 86400.0
-"""Seconds for which what a command has left for its owner is kept, if nobody fetches it."""
-
-MOST_KEPT = 10_000
-LARGEST_KEPT = 0.25
-"""Of the file system: more than that is not kept. Of whoever has most, the oldest goes first."""
 
 
 class Records:
@@ -103,12 +94,6 @@ class Records:
         there = (place / id for place in places if (place / id).is_dir())
         path = next(there, None)
         return None if path is None else CommandDirectory(path)
-
-    def fetched(self, id: str) -> None:
-        """The owner has what a command has left."""
-        if ID.fullmatch(id) is not None:
-            with suppress(OSError):
-                CommandDirectory(self._kept / id).remove()
 
     def under_way(self) -> list[tuple[CommandDirectory, Request]]:
         """What former agents have left, in the order it was taken in. A request that was not
@@ -173,68 +158,17 @@ class Records:
         """Ids of long ago, and the oldest if there are too many; and what nobody has fetched."""
         for path in _too_old(self._over, now - REMEMBERED, MOST_REMEMBERED):
             path.unlink(missing_ok=True)
-        for path in _too_old(self._kept, now - KEPT_FOR, sys.maxsize):
-            with suppress(OSError):
-                CommandDirectory(path).remove()
-        room = int(shutil.disk_usage(self._kept).total * LARGEST_KEPT)
-        for path in _too_much(self._kept, room, MOST_KEPT):
-            with suppress(OSError):
-                CommandDirectory(path).remove()
+        clear_left(self._kept, now)
 
 
 def _too_old(directory: Path, since: float, most: int) -> list[Path]:
     """What is older than that, or more than so many."""
-    found = _by_age(directory)
-    return [path for place, (when, path) in enumerate(found) if place >= most or when < since]
-
-
-def _by_age(directory: Path) -> list[tuple[float, Path]]:
-    """The newest first."""
     found = []
     for entry in os.scandir(directory):
         with suppress(FileNotFoundError):
             found.append((entry.stat().st_mtime, Path(entry.path)))
-    return sorted(found, reverse=True)
-
-
-def _too_much(directory: Path, room: int, most: int) -> list[Path]:
-    """What there is no room for: so that nobody's makes others' go, of whoever has most."""
-    owned: dict[int, list[tuple[Path, int]]] = {}
-    for _, path in _by_age(directory):
-        with suppress(OSError):
-            uid = CommandDirectory(path).kept.lstat().st_uid
-            size = sum(_blocks(inner) for inner in (path, *path.rglob("*")))
-            owned.setdefault(uid, []).append((path, size))
-    surplus = [
-        *_surplus({uid: [size for _, size in all_] for uid, all_ in owned.items()}, room),
-        *_surplus({uid: [1] * len(all_) for uid, all_ in owned.items()}, most),
-    ]
-    return [path for uid, first in surplus for path, _ in owned[uid][first:]]
-
-
-def _surplus(sizes: dict[int, list[int]], room: int) -> list[tuple[int, int]]:
-    """For each owner, from which one on there is no room; taken from who has most, one by one."""
-    totals = {uid: sum(all_) for uid, all_ in sizes.items()}
-    kept = {uid: len(all_) for uid, all_ in sizes.items()}
-    total = sum(totals.values())
-    largest = [(-size, uid) for uid, size in totals.items()]
-    heapq.heapify(largest)
-    while total > room and largest:
-        _, uid = heapq.heappop(largest)
-        kept[uid] -= 1
-        size = sizes[uid][kept[uid]]
-        total -= size
-        totals[uid] -= size
-        if kept[uid]:
-            heapq.heappush(largest, (-totals[uid], uid))
-    return [(uid, first) for uid, first in kept.items() if first < len(sizes[uid])]
-
-
-def _blocks(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except OSError:
-        return 0
+    newest_first = enumerate(sorted(found, reverse=True))
+    return [path for place, (when, path) in newest_first if place >= most or when < since]
 
 
 def _leave_value_out(directory: CommandDirectory) -> None:

@@ -89,7 +89,7 @@ class Tracked:
         return CommandNews(
             id=self.directory.id,
             state=CommandState.RUNNING,
-            reason="" if self.begun else "It waits for its turn.",
+            reason="It waits for its turn." if self.is_waiting() else "",
             started=self.started,
             offset=has,
             piece=piece,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from contextlib import AsyncExitStack
@@ -30,6 +31,7 @@ from encamp.door.peer import network, uid_of
 from encamp.door.socket_file import BACKLOG, listening
 from encamp.home import Home
 from encamp.meeting.frames import Failed, Refused, Show
+from encamp.meeting.here import boot_id
 from encamp.meeting.kept import kept
 from encamp.meeting.line import UNREAD, Line, keep_alive
 from encamp.meeting.reception import Remains, shown, wrong_ticket
@@ -97,6 +99,8 @@ class MeetingPoint:
                 port=network.port,
                 fingerprint=network.fingerprint,
                 socket=str(self._path),
+                boot=boot_id(),
+                user=os.geteuid(),
             )
             self._held = held.pop_all()
         return self

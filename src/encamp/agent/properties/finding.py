@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from encamp.agent.plugins import installed
 from encamp.agent.properties.plugin import GROUP, Plugin
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+log = logging.getLogger(__name__)
 
 
 class Plugins:
@@ -47,7 +51,12 @@ class Plugins:
     def _entries(self, *, again: bool = False) -> dict[str, EntryPoint]:
         """What is installed; looked for again if it may have been installed since."""
         if self._found is None or again:
-            from importlib.metadata import entry_points
-
-            self._found = {entry.name: entry for entry in entry_points(group=GROUP)}
+            self._found, others = installed(GROUP)
+            for entry in others:
+                log.warning(
+                    "The plug-in '%s' for properties is %s; %s is left out.",
+                    entry.name,
+                    self._found[entry.name].value,
+                    entry.value,
+                )
         return self._found

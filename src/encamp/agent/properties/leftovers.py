@@ -1,5 +1,6 @@
 """Processes that the programs of properties leave behind, wherever they have hidden from the group
-of the program: they are known by a mark in their environment, and ended soon after it."""
+of the program: they are known by a mark in their environment, and ended soon after it, or by the
+next agent that reads a property by a program."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _looking: asyncio.AbstractEventLoop | None = None
 @contextmanager
 def marked() -> Iterator[str]:
     """A value of the mark for one run. What has it afterwards is ended."""
-    run = f"{os.getpid()}-{next(_numbers)}"
+    run = f"{agent_of(os.getpid())}-{next(_numbers)}"
     _running.add(run)
     try:
         yield run
@@ -45,15 +46,47 @@ def _look(loop: asyncio.AbstractEventLoop) -> None:
     global _looking
     _looking = None
     # There may be many processes to look at.
-    loop.run_in_executor(None, end_leftovers, frozenset(_running))
+    loop.run_in_executor(None, end_leftovers)
 
 
-def end_leftovers(running: frozenset[str]) -> None:
-    """Those of this process's programs that have ended."""
-    beginning = f"{MARK}={os.getpid()}-".encode()
+def end_leftovers() -> None:
+    """Those of programs that have ended, and of agents that did not live to see it. Others begin
+    meanwhile: a run is known as running before anything has its mark."""
+    ours, namespace = agent_of(os.getpid()), _namespace("self")
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            for variable in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                run = variable.removeprefix(f"{MARK}=".encode()).decode(errors="replace")
-                if variable.startswith(beginning) and run not in running:
-                    os.kill(int(name), signal.SIGKILL)
+            run = _mark_of(name)
+            agent = run.rpartition("-")[0]
+            if not run or run in _running:
+                continue
+            # Elsewhere, the numbers of processes are others.
+            abandoned = _namespace(name) == namespace and not _is_alive(agent)
+            if agent == ours or abandoned:
+                os.kill(int(name), signal.SIGKILL)
+
+
+def agent_of(pid: int) -> str:
+    """A process's number, and when it began: the two together are nobody else's until the host is
+    started again."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return f"{pid}.{int(fields[19])}"
+
+
+def _mark_of(process: str) -> str:
+    for variable in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == MARK.encode():
+            return value.decode(errors="replace")
+    return ""
+
+
+def _is_alive(agent: str) -> bool:
+    pid = agent.partition(".")[0]
+    try:
+        return pid.isdecimal() and agent_of(int(pid)) == agent
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _namespace(process: str) -> str:
+    return str(Path(f"/proc/{process}/ns/pid").readlink())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 
 from encamp.agent.properties.checking import quoted
 from encamp.agent.properties.plugin import NoValueError
+from encamp.model.patterns import Pattern
 from encamp.model.property import Value, ValueKind
 
 TRUTHS = {
@@ -32,14 +32,14 @@ PARSERS: dict[ValueKind, Callable[[str], Any]] = {
 }
 
 
-def parse(output: bytes, kind: ValueKind, pattern: re.Pattern[str] | None = None) -> Value:
+def parse(output: bytes, kind: ValueKind, pattern: Pattern | None = None) -> Value:
     """All of the output, or what the pattern finds in it, as a value."""
     text = output.decode(errors="replace").strip()
     if pattern is not None:
-        found = pattern.search(text)
+        found = pattern.find(text)
         if found is None:
             raise NoValueError(f"printed {quoted(text)}, in which --match finds nothing")
-        text = (found[1] or "") if pattern.groups else found[0]
+        text = found
     try:
         value: Value = PARSERS[kind](text)
     except (ValueError, KeyError, RecursionError, msgspec.MsgspecError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from encamp import programs
 from encamp.agent.properties.leftovers import MARK, marked
 from encamp.agent.properties.output import parse
 from encamp.agent.properties.plugin import Asked, NoValueError
+from encamp.model.patterns import Pattern
 from encamp.model.property import LARGEST_VALUE, Value
 
 MATCH = "--match"
@@ -36,12 +36,12 @@ async def program(asked: Asked) -> Value:
     return parse(output, asked.kind, pattern)
 
 
-def _understood(parameters: tuple[str, ...]) -> tuple[re.Pattern[str] | None, tuple[str, ...]]:
+def _understood(parameters: tuple[str, ...]) -> tuple[Pattern | None, tuple[str, ...]]:
     pattern = None
     if parameters[:1] == (MATCH,):
         try:
-            pattern = re.compile("".join(parameters[1:2]), re.MULTILINE)
-        except re.error as error:
+            pattern = Pattern("".join(parameters[1:2]), lines=True)
+        except ValueError as error:
             raise NoValueError(f"{MATCH} {parameters[1]!r} is no expression: {error}") from error
         if pattern.groups > 1:
             raise NoValueError(f"{MATCH} {parameters[1]!r} has more than one group")

@@ -141,6 +141,11 @@ class Reader:
             self._plan(slot for slot in self._slots.values() if slot.due == float("inf"))
             self._woken.set()
 
+    @property
+    def ticking(self) -> tuple[str, ...]:
+        """Those that are read without being asked for."""
+        return tuple(name for name, slot in self._slots.items() if slot.definition.ticks > 0)
+
     async def read(self, names: Collection[str] = ()) -> dict[str, Reading]:
         """Read these properties now, or all of them, at once; the slowest decides how long it
         takes, at most its timeout."""
@@ -182,6 +187,8 @@ class Reader:
             _, left = await asyncio.wait(tasks, timeout=GRACE)
             for task in left:
                 task.cancel()
+                # A plug-in that will not be ended does not keep the daemon from its end.
+                asyncio._unregister_task(task)
 
     # ── ticks ────────────────────────────────────────────────────────────────────────────────────
 
