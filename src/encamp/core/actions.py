@@ -41,6 +41,8 @@ class Notify(msgspec.Struct, frozen=True, tag=True):
     to: str = ""
     """A URL, or an address."""
     facts: dict[str, Value] = {}
+    owner: str | None = None
+    """Whose business the text is, as that of a `Judged`."""
 
 
 class PlaceMachines(msgspec.Struct, frozen=True, tag=True):
@@ -100,6 +102,9 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """`host.load1` and what it was."""
     actions: tuple[str, ...] = ()
     """What was done, in words."""
+    owner: str | None = None
+    """Whose business it is, beside the administrators': that of the owner of what was seen; empty:
+    everybody's, since nobody owns it; None: nobody else's."""
 
 
 Action = IssueCommand | AskProperties | Notify | PlaceMachines | InOrder | Judged

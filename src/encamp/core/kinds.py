@@ -11,6 +11,7 @@ from encamp.model.command import CommandRecord, CommandState
 from encamp.model.host import Presence
 from encamp.model.machine import Machine, State
 from encamp.model.property import PropertyDefinition
+from encamp.model.quantity import BYTES
 from encamp.model.request import Cause, RequestRecord, RequestState
 
 
@@ -27,8 +28,8 @@ HOST_FACTS = {
     "version": Fact(Type.STR, "its agent's version"),
     "clock_offset": Fact(Type.FLOAT, "seconds that its clock is ahead of the manager's"),
     "room_cpus": Fact(Type.FLOAT, "processors that are left for machines"),
-    "room_memory": Fact(Type.INT, "bytes of memory that are left for machines"),
-    "room_disk": Fact(Type.INT, "bytes of disk that are left for machines"),
+    "room_memory": Fact(Type.INT, "bytes of memory that are left for machines", unit=BYTES),
+    "room_disk": Fact(Type.INT, "bytes of disk that are left for machines", unit=BYTES),
     "machines_here": Fact(Type.INT, "machines that are there or promised"),
 }
 """What is known of every host, beside its properties. No property may be called like one."""
@@ -47,7 +48,7 @@ MACHINE = Kind(
         "created": Fact(Type.FLOAT, "when it was made"),
         "changed": Fact(Type.FLOAT, "when it came into this state"),
         "cpus": Fact(Type.INT, "processors"),
-        "memory": Fact(Type.INT, "bytes of memory"),
+        "memory": Fact(Type.INT, "bytes of memory", unit=BYTES),
         "idle": Fact(Type.BOOL, "whether it stands ready for the next job of its owner's"),
     },
     key="id",
@@ -91,12 +92,13 @@ ENVIRONMENT = Kind(
     {
         "name": Fact(Type.STR, "the environment's name"),
         "cpus": Fact(Type.INT, "processors that a machine of it gets"),
-        "memory": Fact(Type.INT, "bytes of memory that a machine of it gets"),
+        "memory": Fact(Type.INT, "bytes of memory that a machine of it gets", unit=BYTES),
         "classes": Fact(Type.LIST, "the classes that it is in"),
         "reuse": Fact(Type.BOOL, "whether its machines may have one job after the other"),
         "image": Fact(Type.STR, "the name of its image, if it has one"),
         "waiting": Fact(Type.INT, "requests for it that wait for a place"),
         "waiting_since": Fact(Type.FLOAT, "when the oldest of them was submitted; if one waits"),
+        "coming": Fact(Type.INT, "machines of it that are wanted for themselves, and not up yet"),
         "running": Fact(Type.INT, "machines of it that run, on all hosts"),
         "idle": Fact(Type.INT, "those of them that no request uses"),
     },
@@ -136,7 +138,7 @@ def schema_of(definitions: Iterable[PropertyDefinition], groups: Collection[str]
         former = facts.get(definition.name)
         if former is not None and former.type is not kind:
             kind = Type.ANY
-        facts[definition.name] = Fact(kind, definition.help)
+        facts[definition.name] = Fact(kind, definition.help, unit=definition.unit)
     host = Kind("host", "hosts", facts)
     kinds = {kind.name: kind for kind in (host, MACHINE, JOB, COMMAND, ENVIRONMENT, REQUEST)}
     return Schema(kinds, frozenset(groups))

@@ -5,7 +5,7 @@ It is kept twice: as records, for people, and as a world of facts, for expressio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -35,6 +35,8 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     state: State
+    owner: str = ""
+    """Whose request it was made for, if that is known."""
 
 
 class HostState:
@@ -170,8 +172,11 @@ class Picture:
             self.put_machines(state, ())
             self.world.drop("host", name)
 
-    def put_machines(self, state: HostState, machines: Iterable[Machine]) -> None:
-        """These are all the machines on a host."""
+    def put_machines(
+        self, state: HostState, machines: Iterable[Machine], owners: Mapping[str, str] | None = None
+    ) -> None:
+        """These are all the machines on a host. `owners`: whose they are, of those of which it is
+        known, by their ids."""
         host = state.record.name
         machines = tuple(machines)
         present = {machine.id: machine for machine in machines}
@@ -184,7 +189,11 @@ class Picture:
             if machine.command:
                 self.world.put("job", key, job_facts(host, machine))
         state.machines = present
-        state.seen = {machine.id: Seen(machine.name, machine.state) for machine in machines}
+        owners = owners or {}
+        state.seen = {
+            machine.id: Seen(machine.name, machine.state, owners.get(machine.id, ""))
+            for machine in machines
+        }
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────
 

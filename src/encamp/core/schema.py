@@ -6,10 +6,16 @@ Expressions are checked against it when they are loaded.
 from __future__ import annotations
 
 import enum
+import re
 
 import msgspec
 
 from encamp.model.property import ValueKind
+
+AGGREGATE = re.compile(
+    r"(?:sum|mean|min|max)\((?P<thing>\w+)\.(?P<fact>\w+) for (?P=thing) in (?P<plural>\w+)\b"
+)
+"""What counts the same as what it was made from."""
 
 
 class Type(enum.Enum):
@@ -37,6 +43,8 @@ class Fact(msgspec.Struct, frozen=True):
     """The kind of thing it is the key of: `machine.host.load1` works."""
     words: tuple[str, ...] = ()
     """A text that is always one of these; empty: any text."""
+    unit: str = ""
+    """What a number counts: `bytes`."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -59,3 +67,17 @@ class Schema(msgspec.Struct, frozen=True):
 
     def kind_of_plural(self, plural: str) -> Kind | None:
         return next((kind for kind in self.kinds.values() if kind.plural == plural), None)
+
+    def unit_of(self, text: str) -> str:
+        """What is counted by what is read so, `host.memory_free` or `max(h.memory_free for h in
+        hosts)`; empty: nothing that is known."""
+        over_all = AGGREGATE.match(text)
+        if over_all is not None:
+            of = self.kind_of_plural(over_all["plural"])
+            text = f"{of.name}.{over_all['fact']}" if of is not None else ""
+        first, *names = text.split(".")
+        kind, fact = self.kinds.get(first), None
+        for name in names:
+            fact = kind.facts.get(name) if kind is not None else None
+            kind = self.kinds.get(fact.refers) if fact is not None else None
+        return fact.unit if fact is not None else ""

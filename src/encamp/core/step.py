@@ -32,6 +32,7 @@ from encamp.core.happenings import (
 from encamp.core.picture import HostState, Picture
 from encamp.core.placement.placement import Placement
 from encamp.core.triggers.engine import Engine
+from encamp.core.triggers.owning import owner_in
 from encamp.model.command import IN_WORDS, OVER, CommandDefinition
 from encamp.model.event import Event, EventKind
 from encamp.model.host import Host, Presence
@@ -66,7 +67,7 @@ class Core:
         """`zone`: whose hours and days expressions speak of."""
         self.picture = Picture(definitions)
         self.placement = Placement(self.picture, zone)
-        self.engine = Engine(self.picture.world, zone=zone)
+        self.engine = Engine(self.picture.world, zone, self._owner_of)
         self._commands = dict(commands or {})
         """What hosts offer as far as is known without any."""
         self._remembered: dict[str, CommandDefinition] = {}
@@ -194,8 +195,16 @@ class Core:
             record.host,
             now,
             record.id,
+            owner=record.issuer,
             over=record.state in OVER,
         )
+
+    def _part_moved(self, moved: PartMoved, now: float) -> None:
+        """Now it is known whose a machine is that was seen before."""
+        state, owner = self.picture.hosts.get(moved.host), self.placement.owner_of(moved.request)
+        seen = state.seen.get(moved.machine) if state is not None else None
+        if state is not None and seen is not None and owner:
+            state.seen[moved.machine] = msgspec.structs.replace(seen, owner=owner)
 
     def _environments_read(self, read: EnvironmentsRead, now: float) -> None:
         world = self.picture.world
@@ -229,6 +238,7 @@ class Core:
     def _machines(self, state: HostState, machines: tuple[Machine, ...], now: float) -> None:
         host = state.record.name
         former = state.seen
+        owners = self._owners(state)
         present = set()
         for machine in machines:
             present.add(machine.id)
@@ -241,11 +251,25 @@ class Core:
                 continue
             reason = f": {machine.reason}" if machine.reason else "."
             sentence = f"Machine {machine.name} of {machine.environment} on {host} {what}{reason}"
-            self._tell(kind, sentence, host, now, machine.id)
+            self._tell(kind, sentence, host, now, machine.id, **_owned(owners, machine.id))
         for machine_id in former.keys() - present:
             sentence = f"Machine {former[machine_id].name} on {host} is gone."
-            self._tell(EventKind.MACHINE_GONE, sentence, host, now, machine_id)
-        self.picture.put_machines(state, machines)
+            gone = _owned(owners, machine_id)
+            self._tell(EventKind.MACHINE_GONE, sentence, host, now, machine_id, **gone)
+        self.picture.put_machines(state, machines, owners)
+
+    def _owners(self, state: HostState) -> dict[str, str]:
+        """Whose the machines on a host are, and those that were there; as far as it is known."""
+        told = {machine: seen.owner for machine, seen in state.seen.items() if seen.owner}
+        return told | self.placement.owners_of_machines(state.record.name)
+
+    def _owner_of(self, kind: str, key: str) -> str | None:
+        """Whose a thing of a kind is."""
+        if kind not in ("machine", "job"):
+            return owner_in(self.picture.world, kind, key)
+        host, _, machine = key.partition("/")
+        state = self.picture.hosts.get(host)
+        return None if state is None else self._owners(state).get(machine)
 
     def _tell(
         self,
@@ -259,6 +283,10 @@ class Core:
         self._events.append(
             Event(at=now, kind=kind, sentence=sentence, host=host, subject=subject, facts=facts)
         )
+
+
+def _owned(owners: Mapping[str, str], machine: str) -> dict[str, str]:
+    return {"owner": owners[machine]} if machine in owners else {}
 
 
 def _is_same(state: HostState, joined: Joined) -> bool:
@@ -282,5 +310,5 @@ _TAKEN: dict[type[Happening], Callable[[Core, Any, float], None]] = {
     Remembered: Core._not_in_the_picture,
     EndWanted: Core._not_in_the_picture,
     ClaimAnswered: Core._not_in_the_picture,
-    PartMoved: Core._not_in_the_picture,
+    PartMoved: Core._part_moved,
 }

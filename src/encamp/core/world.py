@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from encamp.core.schema import Schema
 from encamp.model.property import Value
 
@@ -39,17 +41,15 @@ MOST_REMEMBERED = 1_000
 """Facts of one thing that are not known now and of which it is remembered what they were."""
 
 
-class Thing:
-    """One host, machine, command ... and its facts."""
+class Thing(msgspec.Struct, eq=False, gc=False):
+    """One host, machine, command ... and its facts. There may be very many, and none of them leads
+    back to itself: the collector of garbage need not look at them, and would stop everything."""
 
-    __slots__ = ("_before", "facts", "key", "kind")
-
-    def __init__(self, kind: str, key: str) -> None:
-        self.kind = kind
-        self.key = key
-        self.facts: dict[str, Known] = {}
-        self._before: dict[str, Known] = {}
-        """Of facts that are not known now: what they were when they last were."""
+    kind: str
+    key: str
+    facts: dict[str, Known] = {}
+    _before: dict[str, Known] = {}
+    """Of facts that are not known now: what they were when they last were."""
 
     def fact(self, name: str) -> Known:
         return self.facts.get(name, MISSING)

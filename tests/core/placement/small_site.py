@@ -49,9 +49,13 @@ RUN = CommandDefinition(name="request.run")
 
 PROPERTIES = (
     PropertyDefinition(name="cpus", command="x", return_type=ValueKind.INT, ticks=3600),
-    PropertyDefinition(name="memory_total", command="x", return_type=ValueKind.INT, ticks=3600),
-    PropertyDefinition(name="disk_total", command="x", return_type=ValueKind.INT, ticks=3600),
-    PropertyDefinition(name="disk_free", command="x", return_type=ValueKind.INT),
+    PropertyDefinition(
+        name="memory_total", command="x", return_type=ValueKind.INT, ticks=3600, unit="bytes"
+    ),
+    PropertyDefinition(
+        name="disk_total", command="x", return_type=ValueKind.INT, ticks=3600, unit="bytes"
+    ),
+    PropertyDefinition(name="disk_free", command="x", return_type=ValueKind.INT, unit="bytes"),
     PropertyDefinition(name="load1", command="x", return_type=ValueKind.FLOAT),
     PropertyDefinition(name="kvm", command="x", return_type=ValueKind.STR),
     PropertyDefinition(name="images", command="x", return_type=ValueKind.LIST),

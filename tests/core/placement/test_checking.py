@@ -133,6 +133,13 @@ def test_requirements_that_no_host_could_ever_meet() -> None:
     )
 
 
+def test_what_hosts_have_is_told_as_people_write_it() -> None:
+    error = refusal(site_of_two(), requirements="host.memory_total > 64 * GiB")
+    assert error.sentence.endswith(
+        "of a host.memory_total is 8.5 GiB; of b host.memory_total is 4.5 GiB."
+    )
+
+
 def test_requirements_only_count_where_the_machine_would_fit() -> None:
     site = site_of_two()
     site.core.check_request(request("r", requirements="host.cpus == 8", size=Size(1, 2 * GIB)))
@@ -143,7 +150,7 @@ def test_a_machine_that_is_larger_than_every_host() -> None:
     error = refusal(site_of_two(), size=Size(1, 64 * GIB))
     assert error.sentence == (
         "No host of this site could ever take a machine of 1 cpu, 64 GiB (the largest is a:"
-        " 4 processors, 8 GiB for machines)."
+        " 4 processors, 8 GiB of memory for machines)."
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from encamp.core.actions import ClaimRoom, WriteRequest
+from encamp.model.job import MachineRequest
 from encamp.model.machine import State
 from encamp.model.policy import Policy
 from encamp.model.request import Cause, PartState, RequestState, Together
 from encamp.model.size import Size
-from tests.core.placement.small_site import GIB, Site, machine
+from tests.core.placement.small_site import GIB, Site, machine, request
 
 
 def test_a_request_is_written_down_before_a_host_is_asked() -> None:
@@ -145,6 +146,21 @@ def test_a_host_that_comes_to_meet_the_requirements_is_chosen_then() -> None:
     assert site.state("r") is RequestState.CLAIMING
 
 
+def test_what_a_host_has_is_told_as_people_write_it() -> None:
+    site = Site()
+    site.join("a", readings={"load1": 9.25, "disk_free": 3 << 29, "kvm": "absent"})
+    site.submit(
+        "r",
+        requirements="host.disk_free > 64 * GiB and max(h.disk_free for h in hosts) > 0"
+        " and host.load1 < 2 and host.kvm == 'works'",
+    )
+    [reason] = site.why("r").hosts
+    assert reason.sentence.endswith(
+        ": host.disk_free is 1.5 GiB, max(h.disk_free for h in hosts) is 1.5 GiB,"
+        " host.load1 is 9.25, host.kvm is 'absent'"
+    )
+
+
 def test_requirements_about_all_hosts_are_looked_at_again_after_a_while() -> None:
     site = Site()
     for number in range(300):
@@ -247,6 +263,17 @@ def test_a_host_where_the_environment_is_ready_is_preferred() -> None:
     assert site.place("r2") == "c"
     # A machine has come up on b, so that its template lies there now.
     assert site.place("r3") == "b"
+
+
+def test_where_another_image_is_wanted_the_environment_being_ready_is_no_use() -> None:
+    site = Site(Policy(rank=("ready", "spread")))
+    site.join("a", readings={"templates": ["mini"]})
+    site.join("b", readings={"images": ["special:1"]})
+    site.knows("mini", image="mini")
+    assert site.place("r1") == "a"
+    owner = request("r").machine.owner
+    special = MachineRequest(environment="mini", image="special:1", owner=owner)
+    assert site.place("r2", machine=special) == "b"
 
 
 def test_a_machine_that_stands_idle_takes_no_room_and_draws_the_next_job() -> None:

@@ -45,6 +45,35 @@ def test_the_room_of_a_host_is_known_while_it_is_there() -> None:
     assert facts(site, "host", "a")["room_cpus"] == 1
 
 
+def test_machines_that_are_asked_for_come_until_they_are_there() -> None:
+    site = Site()
+    site.knows("mini")
+    site.submit("job")
+    site.submit("r", job=None, count=2)
+
+    def coming() -> object:
+        return facts(site, "environment", "mini")["coming"]
+
+    assert coming() == 2
+    site.join("a")
+    site.answer_all()
+    site.run("r", 0)
+    assert coming() == 2
+    site.run("r", 1)
+    assert coming() == 0
+    site.submit("other", job=None, size=Size(1000, GIB))
+    assert coming() == 1
+    site.end("other")
+    assert coming() == 0
+    # One that is made ready for jobs to come is over when its host has told of it.
+    site.submit("ready", job=None, reuse=True)
+    site.answer_all()
+    site.run("ready")
+    assert coming() == 1
+    site.finish("ready")
+    assert coming() == 0
+
+
 def test_the_demand_for_an_environment_is_known() -> None:
     site = Site()
     site.knows("mini")

@@ -383,9 +383,16 @@ def test_a_job_that_ended_before_it_could_be_cancelled_is_done() -> None:
 
 def test_machines_that_were_wanted_for_themselves_are_done_when_they_are_removed() -> None:
     site = running(job=None)
-    site.end("r")
     site.moves(site.part("r"), PartState.OVER, began=True)
     assert site.state("r") is RequestState.DONE
+
+
+def test_machines_that_were_wanted_for_themselves_can_be_cancelled_too() -> None:
+    site = running(job=None)
+    site.end("r")
+    site.moves(site.part("r"), PartState.OVER, began=True)
+    assert site.state("r") is RequestState.CANCELLED
+    assert site.record("r").reason.sentence == "anna wanted it to end"
 
 
 # ── hosts that are gone ──────────────────────────────────────────────────────────────────────────
@@ -460,6 +467,36 @@ def test_a_group_that_has_lost_a_machine_is_ended_elsewhere_first() -> None:
     assert site.state("r") is RequestState.RUNNING
     site.fail("r", 1, why="it was cancelled", began=True)
     assert (site.state("r"), site.record("r").lost) == (RequestState.WAITING, 1)
+
+
+def test_what_was_given_up_and_had_not_begun_is_tried_again_once_its_host_says_so() -> None:
+    site = Site(Policy(patience=600.0))
+    site.join("node0", cpus=1)
+    site.join("node1", cpus=1)
+    site.submit("r", count=2)
+    site.answer_all()
+    [lost] = [part for part in site.begun if part.host == "node0"]
+    site.lose("node0")
+    site.wait(601)
+    assert site.state("r") is RequestState.STARTING
+    site.join("node0", cpus=1)
+    site.moves(lost, PartState.OVER, failure="the guest never answered")
+    site.fail("r", 1 - lost.number, why="it was cancelled")
+    assert site.record("r").attempt == 2
+    assert site.record("r").failures == 1
+    assert site.state("r") is RequestState.CLAIMING
+
+
+def test_a_lost_host_is_given_up_though_one_of_its_two_machines_never_began() -> None:
+    site = Site(Policy(patience=600.0))
+    site.join("node0", cpus=2)
+    site.submit("r", count=2)
+    site.answer_all()
+    site.lose("node0")
+    site.fail("r", 1, why="node0 is not there", cause=Cause.ABSENT)
+    assert site.cause("r") is Cause.HOST_LOST
+    site.wait(601)
+    assert site.state("r") is RequestState.LOST
 
 
 def test_a_host_that_is_forgotten_takes_its_requests_with_it_at_once() -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
             ),
         ),
         CommandDefinition(name="machine.stop", parameters=(Parameter("machine"),)),
+        CommandDefinition(name="machine.remove", parameters=(Parameter("machine"),)),
         CommandDefinition(name="machine.pause", parameters=(Parameter("machine"),)),
         CommandDefinition(name="image.pull", parameters=(Parameter("image"),)),
     )

@@ -81,14 +81,23 @@ def test_the_first_system_s_example_works_as_it_is() -> None:
         ("query(host, 'load1', 'cpus')", [AskProperties(("node1",), ("load1", "cpus"))]),
         ("query(hosts)", [AskProperties(("node1", "node2", "node3"))]),
         ("sender.send_get_property(['load1'])", [AskProperties(None, ("load1",))]),
-        ("log(f'{host.name}: {host.load1:.1f}')", [Notify(Way.LOG, "node1: 9.0", "t")]),
+        ("log(f'{host.name}: {host.load1:.1f}')", [Notify(Way.LOG, "node1: 9.0", "t", owner="")]),
         (
             "webhook('https://example.org/hook', 'hot')",
-            [Notify(Way.WEBHOOK, "hot", "t", "https://example.org/hook")],
+            [
+                Notify(
+                    Way.WEBHOOK,
+                    "hot",
+                    "t",
+                    "https://example.org/hook",
+                    {"host.load1": 9.0},
+                    owner="",
+                )
+            ],
         ),
         (
             "mail('admin@example.org', host.name, 'hot')",
-            [Notify(Way.MAIL, "hot", "t", "admin@example.org", {"subject": "node1"})],
+            [Notify(Way.MAIL, "hot", "t", "admin@example.org", {"subject": "node1"}, owner="")],
         ),
     ],
 )
@@ -135,7 +144,7 @@ def test_several_commands_go_out_as_one_sequence_in_order() -> None:
         (
             (issued(("node1",), "image.pull", image="mini"),),
             (issued(("node1",), "machine.start", environment="mini"),),
-            (Notify(Way.LOG, "started", "t"),),
+            (Notify(Way.LOG, "started", "t", owner=""),),
         ),
         "node1",
         ignore_errors=True,

@@ -12,7 +12,7 @@ from encamp.core.kinds import schema_of
 from encamp.core.triggers import check
 from encamp.describe.trigger_files import read_triggers
 from encamp.model.errors import Code, EncampError
-from tests.core.triggers.small_site import COMMANDS, PROPERTIES, parse, source
+from tests.core.triggers.small_site import COMMANDS, PROPERTIES, SmallSite, parse, source
 
 PERUGIA = """\
 [client_query]
@@ -186,11 +186,27 @@ def test_yaml_that_swallowed_a_part_of_the_text_is_explained() -> None:
         ("sender.send_get_property(['lod1'])", "load1"),
         ("start(host, environmnt='mini')", "environment"),
         ("send('node1', 'nothing.at_all')", "nothing.at_all"),
+        ("place('mini', count=0)", "must be 1 at least"),
+        ("stop_idle('mini', keep=-1)", "must be 0 at least"),
     ],
 )
 def test_what_is_written_down_in_calls_is_checked(call: str, expected: str) -> None:
     text = "\n".join(mistakes(f'a:\n  when: host.load1 > 3\n  do: "{call}"\n'))
     assert expected in text, text
+
+
+@pytest.mark.parametrize("call", ["place('minni')", "start(host, 'minni')", "stop_idle('minni')"])
+def test_environments_are_those_of_the_site(call: str) -> None:
+    site = SmallSite()
+    text = f'a:\n  when: host.load1 > 3\n  do: "{call}"\n'
+    # As long as none is known, nobody can say.
+    site.load(text)
+    site.world.put("environment", "mini", {"name": "mini"})
+    with pytest.raises(EncampError) as refused:
+        site.load(text)
+    assert "triggers.yaml:3:" in refused.value.detail
+    assert "there is no environment 'minni'; did you mean 'mini'?" in refused.value.detail
+    site.load(text.replace("minni", "mini"))
 
 
 @pytest.mark.parametrize(

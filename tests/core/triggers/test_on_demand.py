@@ -114,6 +114,18 @@ def test_a_job_that_has_waited_has_a_machine_made_ready_for_its_owner_once() -> 
     assert site.done == [PlaceMachines("batch", 1, "alice", "on_demand")]
 
 
+def test_however_many_jobs_wait_one_machine_is_on_its_way_for_them() -> None:
+    site = Site()
+    for number in range(50):
+        site.happens(Submitted(request("batch", id=f"r{number}", submitted=1000.0 + number / 10)))
+    site.passes(300)
+    assert site.done == [PlaceMachines("batch", 1, "alice", "on_demand")]
+    # What was asked for waits, too.
+    site.happens(Submitted(request("batch", id="asked", submitted=1300.0, job=None, reuse=True)))
+    site.passes(300)
+    assert len(site.done) == 1
+
+
 @pytest.mark.parametrize(
     "asked", [request("alone"), request("batch", job=None)], ids=["alone", "without a job"]
 )
@@ -150,7 +162,8 @@ def test_of_those_that_stand_idle_the_longest_are_stopped() -> None:
         ("machine.remove", "c"),
         ("machine.remove", "a"),
     ]
-    assert all(one.arguments["force"] for one in site.done)
+    assert all(one.arguments["idle"] for one in site.done)
+    assert not any("force" in one.arguments for one in site.done)
 
 
 def test_what_managers_issue_for_requests_is_not_for_triggers_to_send() -> None:

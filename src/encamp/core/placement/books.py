@@ -14,6 +14,7 @@ from encamp.core.actions import PlacementAction, WriteRequest
 from encamp.core.kinds import request_facts
 from encamp.core.placement.counted import Counted, counted
 from encamp.core.placement.demand import Demand
+from encamp.core.placement.keeping import Keeping
 from encamp.core.placement.limits import Limits
 from encamp.core.placement.queue import Entry, Queue, line_key
 from encamp.core.placement.room import ROOM_FACTS, HostRoom, Promise, Standing
@@ -58,6 +59,7 @@ class Books:
         self.queue = Queue(self.shares)
         self.timers = Timers()
         self.demand = Demand(world)
+        self.keeping = Keeping(self.views.compiled)
         self.entries: dict[str, Entry] = {}
         """Requests that are not over."""
         self.lost: dict[str, RequestRecord] = {}
@@ -83,6 +85,7 @@ class Books:
         self._owners[user.uid] = (request.owner, request.groups)
         self.shares.account(request.owner, request.groups, now)
         self.world.put("request", request.id, request_facts(record))
+        self.demand.comes(record)
         return entry
 
     def wait(self, entry: Entry, now: float) -> None:
@@ -91,10 +94,12 @@ class Books:
         view = self.views.view(shape, grouped=entry.request.count > 1)
         self.queue.add(entry, line_key(entry.request, shape), view, now)
         self.demand.waits(entry.request)
+        self.keeping.waits(entry.request)
 
     def wait_no_more(self, entry: Entry, now: float) -> None:
         self.queue.remove(entry, now)
         self.demand.waits_no_more(entry.request)
+        self.keeping.waits_no_more(entry.request)
 
     def write(self, entry: Entry, now: float, **changes: Any) -> None:
         """Have a request written down as it is now."""
@@ -106,6 +111,7 @@ class Books:
         entry.record = msgspec.structs.replace(entry.record, **changes)
         self.actions.append(WriteRequest(entry.record))
         request = entry.request
+        self.demand.comes(entry.record)
         if state in REQUEST_OVER:
             del self.entries[request.id]
             self.world.drop("request", request.id)
@@ -136,8 +142,7 @@ class Books:
         return parts[number]
 
     def note(self, entry: Entry, now: float, sentence: str) -> None:
-        entry.history.append((now, sentence))
-        del entry.history[:-LONGEST_HISTORY]
+        entry.history = (*entry.history, (now, sentence))[-LONGEST_HISTORY:]
 
     # ── hosts that are spared ────────────────────────────────────────────────────────────────────
 

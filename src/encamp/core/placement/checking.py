@@ -14,7 +14,8 @@ from encamp.core.placement.counted import counted
 from encamp.core.placement.ranks import NAMED
 from encamp.core.placement.room import HostRoom
 from encamp.core.placement.view import Shape, shape_of
-from encamp.core.schema import Type
+from encamp.core.schema import Schema, Type
+from encamp.core.seen import seen_in_words
 from encamp.core.world import Thing, Unknown
 from encamp.model.errors import Code, EncampError
 from encamp.model.policy import Policy
@@ -27,7 +28,8 @@ LASTING = 600.0
 OF_EVERY_HOST = ("name", "groups")
 """What stays as it is of every host, beside such properties."""
 
-MOST_LISTED = 3
+MOST_LISTED, MOST_SEEN = 3, 4
+"""Hosts that a refusal speaks of, and facts of each."""
 MOST_REMEMBERED = 1000
 
 
@@ -51,6 +53,7 @@ class Checker:
         requirements = _requirements(request, books)
         if request.rank.strip():
             _check_rank(request.rank.strip(), books)
+        books.keeping.check(request)
         _check_limits(request, books)
         if not picture.hosts or not whole:
             return  # Nobody knows yet what there will be.
@@ -104,7 +107,7 @@ def _requirements(request: Request, books: Books) -> Expression | None:
     if not text:
         return None
     try:
-        compiled = books.views.compiled(text, Type.BOOL)
+        compiled = books.views.compiled.expression(text, Type.BOOL)
     except ExpressionError as error:
         raise _mistaken("The requirements", error) from error
     _check_cost("The requirements", compiled, books)
@@ -118,7 +121,7 @@ def check_ranks(policy: Policy, books: Books) -> None:
 
 def _check_rank(text: str, books: Books) -> None:
     try:
-        rank = books.views.rank(text)
+        rank = books.views.compiled.rank(text)
     except ExpressionError as error:
         names = ", ".join(sorted(NAMED))
         if text.strip().isidentifier():
@@ -195,6 +198,12 @@ def _of_owner(request: Request, rooms: list[HostRoom]) -> list[HostRoom]:
     return found
 
 
+def _share_of(room: HostRoom, size: Size) -> float:
+    """How much of a machine would fit into a host, by what it has least of."""
+    wanted = ((room.cpus, size.cpus), (room.memory, size.memory), (room.disk, size.disk))
+    return min((has / needs for has, needs in wanted if needs), default=0.0)
+
+
 def _check_size(request: Request, rooms: list[HostRoom]) -> None:
     """Could the hosts take it if they were empty? One that does not tell might."""
     if any(not room.told and not room.cpus for room in rooms):
@@ -202,12 +211,13 @@ def _check_size(request: Request, rooms: list[HostRoom]) -> None:
     size = request.size
     times = [room.times_if_empty(size) for room in rooms]
     if not any(times):
-        largest = max(rooms, key=lambda room: (room.memory, room.cpus))
+        largest = max(rooms, key=lambda room: _share_of(room, size))
+        disk = f" and {format_bytes(largest.disk)} of disk" if 0 < size.disk > largest.disk else ""
         raise EncampError(
             Code.NO_ROOM,
             f"No host of this site could ever take a machine of {size} (the largest is"
-            f" {largest.name}: {largest.cpus:g} processors, {format_bytes(largest.memory)} for"
-            " machines).",
+            f" {largest.name}: {largest.cpus:g} processors, {format_bytes(largest.memory)} of"
+            f" memory{disk} for machines).",
             "Ask for less, or see 'encamp hosts'.",
         )
     if request.together is Together.ONE_HOST:
@@ -246,8 +256,10 @@ def _unmet(
             f" '{text}', which is too little for {_many(request.count, 'machine')}.",
             "Ask for fewer, or for less each.",
         )
+    schema = picture.world.schema
     refused = [
-        _shown(requirements, picture.hosts[room.name], lasting) for room in rooms[:MOST_LISTED]
+        _shown(requirements, picture.hosts[room.name], lasting, schema)
+        for room in rooms[:MOST_LISTED]
     ]
     return EncampError(
         Code.NO_ROOM,
@@ -298,13 +310,17 @@ def _no_aggregates(*_: object) -> object:
     raise NotKnown("nothing is known of the others")
 
 
-def _shown(requirements: Expression, state: HostState, lasting: frozenset[str]) -> str:
-    seen = []
-    for text in requirements.reads[:4]:
+def _shown(
+    requirements: Expression, state: HostState, lasting: frozenset[str], schema: Schema
+) -> str:
+    seen = {}
+    for text in requirements.reads:
         name = text.removeprefix("host.")
         if name in OF_EVERY_HOST:
             continue
         reading_ = state.readings.get(name)
         if name in lasting and reading_ is not None and not reading_.error:
-            seen.append(f"{text} is {reading_.value!r}")
-    return f"of {state.record.name} {', '.join(seen)}" if seen else f"not {state.record.name}"
+            seen[text] = reading_.value
+    if not seen:
+        return f"not {state.record.name}"
+    return f"of {state.record.name} {seen_in_words(seen, schema, MOST_SEEN)}"

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from encamp.core.placement.ordered import Ordered
 from encamp.core.placement.room import HostRoom
 from encamp.core.world import MISSING, Known, World
 from encamp.model.machine import State
-from encamp.model.request import Request
+from encamp.model.request import Request, RequestRecord, RequestState
+
+COMING = frozenset(
+    {
+        RequestState.WAITING,
+        RequestState.CLAIMING,
+        RequestState.STARTING,
+        RequestState.RUNNING,
+    }
+)
 
 
 class Demand:
@@ -15,6 +26,9 @@ class Demand:
         self._waiting: dict[str, Ordered[tuple[float, str]]] = {}
         self._there: dict[str, dict[str, tuple[int, int]]] = {}
         """By host and environment: machines that run, and those of them that nobody uses."""
+        self._coming: Counter[str] = Counter()
+        self._coming_by: dict[str, int] = {}
+        """By request: machines that are wanted for themselves and are not up yet."""
         self._running: dict[str, int] = {}
         self._idle: dict[str, int] = {}
 
@@ -29,6 +43,21 @@ class Demand:
         if not line:
             del self._waiting[request.environment]
         self._tell(request.environment)
+
+    def comes(self, record: RequestRecord) -> None:
+        """A request is that far."""
+        request = record.request
+        if request.job is not None:
+            return
+        # One that stands ready for jobs to come is over as soon as its host has told of it.
+        made = record.state is RequestState.RUNNING and not request.reuse
+        coming = request.count if record.state in COMING and not made else 0
+        before = self._coming_by.pop(request.id, 0)
+        if coming:
+            self._coming_by[request.id] = coming
+        if coming != before:
+            self._coming[request.environment] += coming - before
+            self._tell(request.environment)
 
     def stand(self, room: HostRoom) -> None:
         """Other machines are on a host, or other requests use them."""
@@ -73,6 +102,7 @@ class Demand:
             {
                 "waiting": len(line) if line else 0,
                 "waiting_since": since,
+                "coming": self._coming[environment],
                 "running": self._running.get(environment, 0),
                 "idle": self._idle.get(environment, 0),
             },

@@ -5,11 +5,21 @@ Nothing goes back to the queue of which a command may have begun.
 
 from __future__ import annotations
 
+from typing import Any
+
 from encamp.core.actions import EndPart, ReleaseRoom
 from encamp.core.happenings import PartMoved
 from encamp.core.placement.books import Books
 from encamp.core.placement.queue import Entry
-from encamp.model.request import Cause, Part, PartState, Reason, RequestState
+from encamp.model.request import (
+    Cause,
+    Forsaken,
+    Part,
+    PartState,
+    Reason,
+    RequestRecord,
+    RequestState,
+)
 
 
 class Ending:
@@ -108,10 +118,13 @@ class Ending:
         codes = [part.exit_code for part in record.parts if part.exit_code is not None]
         code = max(codes, default=None)
         why = entry.blame or (f"{failed[0].host}: {failed[0].failure}" if failed else "")
+        if record.to_stop:
+            # Who that was is not known to a manager that has started since.
+            why = why or "somebody wanted it to end"
         reason = Reason(sentence=why, since=now)
         if entry.is_lost:
             self._lose(entry, why, now)
-        elif record.to_stop and (failed or (entry.request.job is not None and not codes)):
+        elif record.to_stop and (failed or not codes):
             self.over(entry, RequestState.CANCELLED, reason, now, exit_code=code)
         elif not failed:
             self.over(entry, RequestState.DONE, Reason(since=now), now, exit_code=code)
@@ -140,11 +153,12 @@ class Ending:
     def _lose(self, entry: Entry, why: str, now: float) -> None:
         record = entry.record
         if record.lost < entry.request.retries and not record.to_stop:
-            self._again(entry, why, now, lost=record.lost + 1)
+            forsaken = (*record.forsaken, *_forsaken(record))
+            self._again(entry, why, now, lost=record.lost + 1, forsaken=forsaken)
             return
         self.over(entry, RequestState.LOST, Reason(sentence=why, since=now), now)
 
-    def _again(self, entry: Entry, why: str, now: float, **changes: int) -> None:
+    def _again(self, entry: Entry, why: str, now: float, **changes: Any) -> None:
         books = self._books
         entry.forget_attempt()
         books.note(entry, now, why)
@@ -182,3 +196,13 @@ class Ending:
             exit_code=exit_code,
             parts=record.parts if parts is None else parts,
         )
+
+
+def _forsaken(record: RequestRecord) -> list[Forsaken]:
+    if record.request.job is not None:
+        return []
+    return [
+        Forsaken(number=part.number, attempt=record.attempt, host=part.host, machine=part.machine)
+        for part in record.parts
+        if part.machine
+    ]

@@ -14,6 +14,7 @@ from encamp.core.placement.reasons import NEXT, sentence_of, words_for
 from encamp.core.placement.room import HostRoom
 from encamp.core.placement.verdicts import Verdict
 from encamp.core.placement.view import View
+from encamp.core.seen import seen_in_words
 from encamp.core.world import Unknown
 from encamp.model.host import Host
 from encamp.model.request import (
@@ -26,6 +27,8 @@ from encamp.model.size import format_bytes
 
 MOST_LINES = 20_000
 """Lines of the queue that are gone through to tell a place in it."""
+MOST_SEEN = 4
+"""Facts of a host that are told when it does not meet requirements."""
 
 
 def waiting_reason(books: Books, entry: Entry) -> Reason:
@@ -192,7 +195,7 @@ def _details(books: Books, view: View, room: HostRoom, verdict: Verdict, now: fl
         return f": {value.reason}" if isinstance(value, Unknown) else ""
     if verdict is Verdict.UNMET and view.requirements is not None:
         seen = books.views.evaluator.evaluate(view.requirements, room.name, now).seen
-        shown = ", ".join(f"{name} is {value}" for name, value in list(seen.items())[:4])
+        shown = seen_in_words(seen, books.world.schema, MOST_SEEN)
         return f": {shown}" if shown else ""
     if verdict in (Verdict.SPARED, Verdict.TRIED, Verdict.DOUBTED):
         spared = books.sparing.of(room.name, view.shape.environment, now)

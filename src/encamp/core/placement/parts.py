@@ -87,11 +87,15 @@ class Parts:
             exit_code=moved.exit_code,
             failure=moved.failure,
             machine=moved.machine or part.machine,
+            # Who had to assume the worst knows it now.
+            began=moved.began or moved.exit_code is not None,
             lost=False,
         )
         entry.is_lost = any(part.lost for part in entry.record.parts)
-        if not any(part.failure for part in entry.record.parts) and not entry.record.to_stop:
-            entry.blame = ""
+        if not entry.record.to_stop:
+            failed = [f"{one.host}: {one.failure}" for one in entry.record.parts if one.failure]
+            entry.blame = failed[0] if failed else ""
+            entry.final = entry.final or moved.final
         books.write(entry, now)
 
     def _part_starts(self, entry: Entry, part: Part, moved: PartMoved, now: float) -> None:
@@ -161,7 +165,8 @@ class Parts:
             began=began,
         )
         books.give_back(request, part.number, part.host, now)
-        entry.lost_hosts.pop(part.host, None)
+        if not any(one.host == part.host for one in _not_over(entry)):
+            entry.lost_hosts.pop(part.host, None)
         if not failure:
             self._succeeded(entry, part)
         elif not entry.record.to_stop and not entry.blame:
@@ -173,6 +178,10 @@ class Parts:
         if books.sparing.end_trial(part.host, request.environment, request.id):
             books.views.touch(part.host, better=True)
         self._ending.settle(entry, now)
+
+
+def _not_over(entry: Entry) -> list[Part]:
+    return [part for part in entry.record.parts if part.state is not PartState.OVER]
 
 
 def _machines(entry: Entry) -> str:

@@ -18,6 +18,10 @@ FIRST = 64
 """Lines at the head of the queue that are always looked at."""
 FURTHER = 64
 """Lines beyond them that are looked at in one step; the others have their turn in later ones."""
+FEW = 16
+"""With so many lines, there are none beyond the first."""
+NEWS = 1.0
+"""Seconds from one look at them to the next, if all that has changed is what hosts tell."""
 SLICE = 16
 A_GLANCE = 0.01
 """What it counts to see that a line need not be looked at."""
@@ -42,6 +46,10 @@ class Passing:
         """The epoch in which those beyond the first began to be looked at."""
         self._left = 0
         """How many of them are still to be."""
+        self._news = 0
+        """What the views had news of then."""
+        self._next_news = 0.0
+        """When they are looked at for that again."""
         self._announced: set[str] = set()
         self._not_before = 0.0
         """When hosts may be gone through again to keep room on some."""
@@ -61,8 +69,22 @@ class Passing:
         if not stopped:
             self._further(now, budget)
             self._reserve(now)
-        self.next_look = 0.0 if stopped else now + PACE if self._left > 0 else None
+        self.next_look = 0.0 if stopped else self._go_on_at(now)
         books.views.trim()
+
+    def _go_on_at(self, now: float) -> float | None:
+        if self._left > 0:
+            return now + PACE
+        return max(now, self._next_news) if self._has_news() else None
+
+    def _has_news(self) -> bool:
+        """Has anything changed that those beyond the first may have been waiting for, since they
+        were looked at?"""
+        books = self._books
+        return books.views.news != self._news and books.queue.lines > FEW
+
+    def _news_is_due(self, now: float) -> bool:
+        return now >= self._next_news and self._has_news()
 
     def _first(self, now: float, budget: _Budget) -> bool:
         """Returns whether it had to stop before its end."""
@@ -118,12 +140,13 @@ class Passing:
     def _further(self, now: float, budget: _Budget) -> None:
         """Go on with the others where this was left, until all were looked at."""
         books = self._books
-        if books.queue.lines <= FIRST // 4:
+        if books.queue.lines <= FEW:
             self._left = 0
             return
-        if self._swept != books.epoch:
+        if self._swept != books.epoch or (self._news_is_due(now) and self._left <= 0):
             self._swept = books.epoch
             self._left = books.queue.lines
+            self._news, self._next_news = books.views.news, now + NEWS
         while self._left > 0 and not budget.is_used_up() and budget.further < FURTHER:
             lines = list(books.queue.further(min(SLICE, self._left)))
             self._left -= max(len(lines), 1)

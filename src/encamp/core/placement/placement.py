@@ -6,12 +6,12 @@ Pure: what happens goes in, what is to be done about requests comes out.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from encamp.core.actions import PlacementAction, ReleaseRoom
+from encamp.core.actions import PlacementAction
 from encamp.core.happenings import (
     ClaimAnswered,
     EndWanted,
@@ -32,11 +32,12 @@ from encamp.core.placement.books import Books
 from encamp.core.placement.checking import Checker, check_ranks
 from encamp.core.placement.claims import Claims
 from encamp.core.placement.ending import Ending
-from encamp.core.placement.explaining import explain_host, explain_request, waiting_reason
+from encamp.core.placement.explaining import explain_host, explain_request
+from encamp.core.placement.hosts import Hosts
 from encamp.core.placement.parts import Parts
 from encamp.core.placement.passing import Passing
 from encamp.core.placement.queue import Entry
-from encamp.core.placement.room import CARRIES_OUT
+from encamp.core.placement.records import Records
 from encamp.core.placement.timers import Due
 from encamp.core.world import Change
 from encamp.model.event import Event
@@ -51,33 +52,7 @@ from encamp.model.request import (
     Request,
     RequestRecord,
     RequestState,
-    claim_id,
 )
-
-CAPACITY = frozenset({"cpus", "memory_total", "disk_total", "disk_free"})
-"""Readings that say what a host has."""
-
-
-class Records(Mapping[str, RequestRecord]):
-    """Requests that are not over, each with the reason for which it waits now."""
-
-    def __init__(self, books: Books) -> None:
-        self._books = books
-
-    def __getitem__(self, request: str) -> RequestRecord:
-        entry = self._books.entries[request]
-        if entry.line is None:
-            return entry.record
-        return msgspec.structs.replace(entry.record, reason=waiting_reason(self._books, entry))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._books.entries)
-
-    def __len__(self) -> int:
-        return len(self._books.entries)
-
-    def __contains__(self, request: object) -> bool:
-        return request in self._books.entries
 
 
 class Placement:
@@ -92,16 +67,30 @@ class Placement:
         self._absence = Absence(self._books, self._claims, self._ending)
         self._passing = Passing(self._books, self._claims)
         self._checker = Checker(self._books, picture)
+        self._hosts = Hosts(self._books, picture, self._claims, self._absence)
         self._settled = False
         self.records: Mapping[str, RequestRecord] = Records(self._books)
+        self._taken: dict[type[Happening], Callable[[Any, float], None]] = {
+            Joined: self._hosts.joined,
+            Gone: self._hosts.gone,
+            Forgotten: self._hosts.forgotten,
+            Reported: self._hosts.reported,
+            EnvironmentsRead: self._environments_read,
+            PolicyRead: self._policy_read,
+            Submitted: self._submitted,
+            Remembered: self._remembered,
+            EndWanted: self._end_wanted,
+            ClaimAnswered: self._claims.answered,
+            PartMoved: self._part_moved,
+        }
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
     def take(self, happening: Happening, now: float) -> None:
         """After the picture has taken it."""
-        taken = _TAKEN.get(type(happening))
+        taken = self._taken.get(type(happening))
         if taken is not None:
-            taken(self, happening, now)
+            taken(happening, now)
 
     def decide(self, changes: list[Change], now: float) -> None:
         """What is to be done, now that these facts have changed?"""
@@ -116,7 +105,7 @@ class Placement:
             elif due is Due.PATIENCE:
                 self._absence.patience_over(subject, number, now)
             elif due is Due.AWAY:
-                self._forget_machines(subject, now)
+                self._hosts.forget_machines(subject, now)
             elif due is Due.SPARED:
                 books.views.touch(subject, better=True)
             else:
@@ -193,9 +182,6 @@ class Placement:
     def _end_wanted(self, wanted: EndWanted, now: float) -> None:
         self._ending.end_wanted(wanted.request, wanted.by, now)
 
-    def _claim_answered(self, answered: ClaimAnswered, now: float) -> None:
-        self._claims.answered(answered, now)
-
     def _part_moved(self, moved: PartMoved, now: float) -> None:
         if moved.request in self._books.entries:
             self._parts.moved(moved, now)
@@ -218,99 +204,6 @@ class Placement:
 
     def _environments_read(self, read: EnvironmentsRead, now: float) -> None:
         self._books.demand.tell_all()
-
-    # ── hosts ────────────────────────────────────────────────────────────────────────────────────
-
-    def _joined(self, joined: Joined, now: float) -> None:
-        books = self._books
-        room = books.room(joined.name)
-        room.joined = True
-        room.carries_out = any(command.name == CARRIES_OUT for command in joined.commands)
-        room.owners = None if joined.owners is None else frozenset(joined.owners)
-        books.measure(room, self._picture.hosts[joined.name].readings)
-        books.stand(room, joined.machines)
-        books.touch(room, better=True)
-        if room.owners is not None and not books.owned:
-            self._tell_owners_apart(now)
-        self._compare_claims(joined, now)
-        self._absence.host_back(joined.name, now)
-
-    def _gone(self, gone: Gone, now: float) -> None:
-        room = self._books.rooms.get(gone.name)
-        if room is None or not room.joined:
-            return
-        self._books.lose_sight(room)
-        self._books.timers.add(now + self._books.policy.patience, Due.AWAY, gone.name)
-        self._absence.host_gone(gone.name, now)
-
-    def _forget_machines(self, host: str, now: float) -> None:
-        """Nobody waits any more for what is on a lost host: it is not to hold up its owners. If it
-        comes back, it tells what it has."""
-        room, state = self._books.rooms.get(host), self._picture.hosts.get(host)
-        patience = self._books.policy.patience
-        if room is None or room.joined or state is None or now < state.record.since + patience:
-            return
-        self._books.stand(room, ())
-        self._books.epoch += 1
-
-    def _forgotten(self, forgotten: Forgotten, now: float) -> None:
-        books = self._books
-        room = books.rooms.get(forgotten.name)
-        if room is None:
-            return
-        books.lose_sight(room)
-        self._absence.host_forgotten(forgotten.name, now)
-        books.stand(room, ())
-        books.sparing.forget(forgotten.name)
-        del books.rooms[forgotten.name]
-        books.views.touch(forgotten.name, better=False)
-
-    def _reported(self, reported: Reported, now: float) -> None:
-        books = self._books
-        room = books.rooms.get(reported.name)
-        if room is None or not room.joined:
-            return
-        if not CAPACITY.isdisjoint(reported.readings):
-            books.measure(room, self._picture.hosts[reported.name].readings)
-        if reported.machines is not None:
-            books.stand(room, reported.machines)
-
-    def _tell_owners_apart(self, now: float) -> None:
-        """Hosts begin to differ in whom they make machines for."""
-        books = self._books
-        books.owned = True
-        waiting = list(books.queue.entries.values())
-        for entry in waiting:
-            books.wait_no_more(entry, now)
-        for entry in waiting:
-            books.wait(entry, now)
-
-    def _compare_claims(self, joined: Joined, now: float) -> None:
-        """What it has promised, and what we think it has."""
-        books = self._books
-        wanted = {}
-        for request, number in books.rooms[joined.name].promises:
-            record = books.entries[request].record
-            wanted[claim_id(request, number, record.attempt)] = record.parts[number]
-        for claim in joined.claims:
-            if claim in wanted:
-                continue
-            parts = claim.rsplit(".", 2)
-            if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
-                books.actions.append(
-                    ReleaseRoom(
-                        request=parts[0],
-                        number=int(parts[1]),
-                        attempt=int(parts[2]),
-                        host=joined.name,
-                    )
-                )
-        for claim, part in wanted.items():
-            entry = books.entries.get(claim.rsplit(".", 2)[0])
-            if entry is None or entry.record.state is not RequestState.CLAIMING:
-                continue
-            if part.state is PartState.CLAIMED and claim not in joined.claims:
-                self._claims.back(entry, f"{joined.name} has forgotten its promise", now)
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────
 
@@ -341,6 +234,18 @@ class Placement:
         entry = self._books.queue.oldest()
         return entry.request.submitted if entry is not None else None
 
+    def owner_of(self, request: str) -> str:
+        """Whose a request is that is not over; empty: there is none."""
+        entry = self._books.entries.get(request)
+        return entry.request.owner if entry is not None else ""
+
+    def owners_of_machines(self, host: str) -> dict[str, str]:
+        """Of the machines on a host that were made for requests which are not over: whose they
+        are."""
+        room = self._books.rooms.get(host)
+        promises = room.promises.values() if room is not None else ()
+        return {one.machine: one.counted.owner for one in promises if one.machine}
+
     def usage(self, now: float) -> dict[str, float]:
         """Processor-seconds that each owner has used, as much as they still count."""
         return self._books.shares.usage(now)
@@ -352,18 +257,3 @@ class Placement:
 
 def _not_yet(since: float) -> Reason:
     return Reason(cause=Cause.BEHIND, sentence="it has not been its turn yet", since=since)
-
-
-_TAKEN: dict[type[Happening], Callable[[Placement, Any, float], None]] = {
-    Joined: Placement._joined,
-    Gone: Placement._gone,
-    Forgotten: Placement._forgotten,
-    Reported: Placement._reported,
-    EnvironmentsRead: Placement._environments_read,
-    PolicyRead: Placement._policy_read,
-    Submitted: Placement._submitted,
-    Remembered: Placement._remembered,
-    EndWanted: Placement._end_wanted,
-    ClaimAnswered: Placement._claim_answered,
-    PartMoved: Placement._part_moved,
-}

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from encamp.core.placement.counted import Counted, counted
 from encamp.core.placement.ordered import Ordered
 from encamp.core.placement.shares import Shares
@@ -35,45 +37,38 @@ Turn = tuple[float, int, str]
 NOWHERE: Place = (-1.0, 0, "")
 
 
-class Entry:
-    """A request that is not over, and what is kept about it beside its record."""
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """A request that is not over, and what is kept about it beside its record. There may be very
+    many, and none of them leads back to itself: the collector of garbage need not look at them."""
 
-    __slots__ = (
-        "blame",
-        "final",
-        "history",
-        "is_lost",
-        "line",
-        "lost_hosts",
-        "passed",
-        "place",
-        "record",
-        "was_tried",
-    )
+    record: RequestRecord
+    number: int = 0
+    """How many had come before it."""
+    place: Place = NOWHERE
+    line: Line | None = None
+    """While it waits."""
+    passed: dict[str, float] = {}
+    """Hosts that have refused it, and until when they are not asked again."""
+    lost_hosts: dict[str, float] = {}
+    """Hosts of its machines that are not there, and until when they are waited for."""
+    history: tuple[tuple[float, str], ...] = ()
+    """What came before."""
+    blame: str = ""
+    """Why the attempt that is under way will end, if it is not by itself."""
+    final: bool = False
+    """It would fail everywhere."""
+    is_lost: bool = False
+    """A host with a machine of it will not come back."""
+    was_tried: bool = True
+    """Did it come to making machines?"""
 
-    def __init__(self, record: RequestRecord, number: int = 0) -> None:
-        self.record = record
-        self.place: Place = (record.request.submitted, number, record.request.id)
-        self.line: Line | None = None
-        """While it waits."""
-        self.passed: dict[str, float] = {}
-        """Hosts that have refused it, and until when they are not asked again."""
-        self.lost_hosts: dict[str, float] = {}
-        """Hosts of its machines that are not there, and until when they are waited for."""
-        self.history: list[tuple[float, str]] = []
-        """What came before."""
-        self.forget_attempt()
+    def __post_init__(self) -> None:
+        self.place = (self.request.submitted, self.number, self.request.id)
 
     def forget_attempt(self) -> None:
-        """What follows is about the attempt that is under way."""
         self.blame = ""
-        """Why it will end, if it is not by itself."""
-        self.final = False
-        """It would fail everywhere."""
-        self.is_lost = False
-        """A host with a machine of it will not come back."""
+        self.final = self.is_lost = False
         self.was_tried = True
-        """Did it come to making machines?"""
 
     @property
     def request(self) -> Request:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from encamp.core.expressions import Evaluator, Expression
 from encamp.core.expressions.frame import Frame
-from encamp.core.expressions.part import FactRead
+from encamp.core.expressions.part import FactRead, LocalRead, TimeRead
 from encamp.core.placement.room import ROOM_FACTS, HostRoom
 from encamp.core.world import Known, Thing, Unknown
 from encamp.model.property import Value
@@ -26,8 +26,9 @@ class Wanted(NamedTuple):
     """What a rank may ask of the machine that is to be placed."""
 
     environment: str
+    """Empty: what stands ready of it is of no use, since another image is wanted."""
     image: str
-    """The name of the environment's image, if it is known."""
+    """The name of that, or of the environment's image, if it is known."""
 
 
 Facts = Mapping[str, Known]
@@ -110,6 +111,18 @@ def is_steady(rank: Rank) -> bool:
         and all(step.kind == "host" and step.fact not in ROOM_FACTS for step in read.steps)
         for read in rank.uses
     )
+
+
+def facts_of_host(expression: Expression) -> frozenset[str] | None:
+    """What it reads of a host, if that is all it reads beside the time; None: there is more."""
+    facts = set()
+    for read in expression.uses:
+        if isinstance(read, TimeRead | LocalRead):
+            continue
+        if not isinstance(read, FactRead) or not read.variable or len(read.steps) != 1:
+            return None
+        facts.add(read.steps[0].fact)
+    return frozenset(facts)
 
 
 def value_of(

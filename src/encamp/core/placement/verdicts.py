@@ -18,79 +18,51 @@ class Meaning(NamedTuple):
     """Waiting for machines to end does not change it."""
 
 
+_OF_SEVERAL = {
+    "could": "could",
+    "does": "do",
+    "has": "have",
+    "is": "are",
+    "makes": "make",
+    "takes": "take",
+}
+
+
+def _means(cause: Cause, one: str, several: str = "", *, lasting: bool = False) -> Meaning:
+    """`several`: if more differs than its verb."""
+    verb, _, rest = one.partition(" ")
+    return Meaning(cause, one, several or f"{_OF_SEVERAL[verb]} {rest}", lasting)
+
+
 class Verdict(enum.Enum):
-    OPEN = Meaning(Cause.NONE, "could take it", "could take it", False)
-    ABSENT = Meaning(Cause.ABSENT, "is not there", "are not there", True)
-    TAKES_NONE = Meaning(
-        Cause.ENVIRONMENT, "takes no requests of a site", "take no requests of a site", True
-    )
-    NOT_FOR_OWNER = Meaning(
-        Cause.ENVIRONMENT,
-        "makes no machines for this owner",
-        "make no machines for this owner",
-        True,
-    )
-    SILENT = Meaning(
+    OPEN = _means(Cause.NONE, "could take it")
+    ABSENT = _means(Cause.ABSENT, "is not there", lasting=True)
+    TAKES_NONE = _means(Cause.ENVIRONMENT, "takes no requests of a site", lasting=True)
+    NOT_FOR_OWNER = _means(Cause.ENVIRONMENT, "makes no machines for this owner", lasting=True)
+    SILENT = _means(
         Cause.NO_HOST_FITS,
         "does not tell its processors and memory",
         "do not tell their processors and memory",
-        True,
+        lasting=True,
     )
-    FEW_CPUS = Meaning(Cause.NO_HOST_FITS, "has less than {cpus}", "have less than {cpus}", True)
-    LITTLE_MEMORY = Meaning(
-        Cause.NO_HOST_FITS,
-        "has less than {memory} for machines",
-        "have less than {memory} for machines",
-        True,
-    )
-    SMALL_DISK = Meaning(
-        Cause.NO_HOST_FITS,
-        "has less than {disk} of disk",
-        "have less than {disk} of disk",
-        True,
-    )
-    UNMET = Meaning(
-        Cause.REQUIREMENTS, "does not meet {requirements}", "do not meet {requirements}", True
-    )
-    UNKNOWN = Meaning(
-        Cause.REQUIREMENTS,
-        "does not tell what {requirements} asks",
-        "do not tell what {requirements} asks",
-        True,
-    )
-    NOT_NEAR = Meaning(
-        Cause.NEIGHBOURS, "has no machine of {near}", "have no machine of {near}", False
-    )
-    NOT_AWAY = Meaning(
-        Cause.NEIGHBOURS, "has a machine of {away}", "have machines of {away}", False
-    )
-    SPARED = Meaning(
-        Cause.LEFT_ALONE,
-        "is spared after {environment} failed there",
-        "are spared after {environment} failed there",
-        False,
-    )
-    TRIED = Meaning(
+    FEW_CPUS = _means(Cause.NO_HOST_FITS, "has less than {cpus}", lasting=True)
+    LITTLE_MEMORY = _means(Cause.NO_HOST_FITS, "has less than {memory} for machines", lasting=True)
+    SMALL_DISK = _means(Cause.NO_HOST_FITS, "has less than {disk} of disk", lasting=True)
+    UNMET = _means(Cause.REQUIREMENTS, "does not meet {requirements}", lasting=True)
+    UNKNOWN = _means(Cause.REQUIREMENTS, "does not tell what {requirements} asks", lasting=True)
+    NOT_NEAR = _means(Cause.NEIGHBOURS, "has no machine of {near}")
+    NOT_AWAY = _means(Cause.NEIGHBOURS, "has a machine of {away}", "have machines of {away}")
+    SPARED = _means(Cause.LEFT_ALONE, "is spared after {environment} failed there")
+    TRIED = _means(
         Cause.LEFT_ALONE,
         "is tried with one machine after {environment} failed there",
         "are tried with one machine each after {environment} failed there",
-        False,
     )
-    DOUBTED = Meaning(
+    DOUBTED = _means(
         Cause.LEFT_ALONE,
         "has broken its promises, and is spared",
         "have broken their promises, and are spared",
-        False,
     )
-    NO_CPUS = Meaning(
-        Cause.NO_ROOM, "has less than {cpus} free", "have less than {cpus} free", False
-    )
-    NO_MEMORY = Meaning(
-        Cause.NO_ROOM, "has less than {memory} free", "have less than {memory} free", False
-    )
-    NO_DISK = Meaning(
-        Cause.NO_ROOM,
-        "has less than {disk} of disk free",
-        "have less than {disk} of disk free",
-        False,
-    )
+    NO_CPUS = _means(Cause.NO_ROOM, "has less than {cpus} free")
+    NO_MEMORY = _means(Cause.NO_ROOM, "has less than {memory} free")
+    NO_DISK = _means(Cause.NO_ROOM, "has less than {disk} of disk free")

@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from encamp.core.expressions import Expression
+from encamp.core.placement.following import Followed
 from encamp.core.placement.ranks import Rank, Wanted
 from encamp.core.placement.verdicts import Verdict
 from encamp.core.schema import Schema
@@ -33,6 +34,8 @@ class Shape(NamedTuple):
     label: str
     near: tuple[str, ...]
     away: tuple[str, ...]
+    image: str
+    """If it is another than the environment's."""
 
 
 def shape_of(request: Request, *, owned: bool) -> Shape:
@@ -50,6 +53,7 @@ def shape_of(request: Request, *, owned: bool) -> Shape:
         request.label if neighbours else "",
         request.near,
         request.away,
+        request.machine.image or "",
     )
 
 
@@ -60,12 +64,12 @@ class View:
         "broken",
         "built",
         "counts",
+        "followed",
         "grouped",
         "incomplete",
         "keys",
         "lines",
         "met",
-        "news",
         "next_wide",
         "ranked",
         "ranks",
@@ -74,7 +78,6 @@ class View:
         "seen",
         "shape",
         "slots",
-        "stale",
         "times",
         "verdicts",
         "wanted",
@@ -86,8 +89,8 @@ class View:
         self.shape = shape
         self.lines = 0
         """How many lines of the queue look at it."""
-        self.news = 0
-        """Counts up when its expressions may have another value for some host."""
+        self.followed = Followed()
+        """Whether its expressions may have another value for some host."""
         self.grouped = False
         """Does one of them want several machines? Then it is counted how many each host takes."""
         self.requirements: Expression | None = None
@@ -107,6 +110,11 @@ class View:
         """What they rank, for each rank of which that is so."""
         self.clear()
 
+    @property
+    def news(self) -> int:
+        """Counts up when its expressions may have another value for some host."""
+        return self.followed.news
+
     def clear(self) -> None:
         self.built = False
         for known in (self.met, *self.ranked):
@@ -124,8 +132,6 @@ class View:
         self.counts: dict[Verdict, int] = {}
         self.seen = 0
         """How far it has followed what was touched."""
-        self.stale: set[str] = set()
-        """Hosts to look at, beside those."""
         self.wide = False
         """Should all hosts be looked at?"""
         self.next_wide = 0.0

@@ -10,24 +10,23 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
-from encamp.core.expressions import Evaluator, Expression, ExpressionError, compile_expression
+from encamp.core.expressions import Evaluator, ExpressionError
 from encamp.core.expressions.frame import Frame
-from encamp.core.expressions.language import FEW_STEPS
-from encamp.core.placement.ranks import LAST, NAMED, Named, Rank, Wanted, is_steady, value_of
+from encamp.core.placement.compiled import Compiled
+from encamp.core.placement.following import Followed, Following, Trail
+from encamp.core.placement.ranks import (
+    LAST,
+    Named,
+    Wanted,
+    is_steady,
+    value_of,
+)
 from encamp.core.placement.room import HostRoom
 from encamp.core.placement.sparing import Sparing
 from encamp.core.placement.verdicts import Verdict
 from encamp.core.placement.view import Key, Shape, View
-from encamp.core.schema import Schema, Type
+from encamp.core.schema import Type
 from encamp.core.world import Change, Thing, Unknown, World
-
-SEVERAL = 200
-"""Hosts for which an expression has another value after one change. If there are more, it speaks
-of all of them, and is not worked out anew for each change."""
-
-SPOKEN_OF = frozenset({"host", "machine", "environment"})
-"""What requests may speak of. Whose jobs and requests there are, and what they run, is not for all
-to find out; and there may be very many of them."""
 
 PAUSE = 1.0
 """Seconds between two looks at all hosts, for such an expression."""
@@ -38,7 +37,12 @@ TICK = 10.0
 MOST_KEPT = 1_000_000
 """Hosts in all views together that are kept in order; views that are not used are dropped first."""
 
+MOST_WATCHED = 200
+"""Expressions that are kept up to date. If there are more, those go for which nobody waits."""
+
 FEWEST_VIEWS = 16
+A_FEW = 8
+"""Whether there are too many is looked at when there may be more by one in so many."""
 
 
 class Views:
@@ -52,23 +56,29 @@ class Views:
         self._rooms = rooms
         self._sparing = sparing
         self._world = world
-        self.evaluator = Evaluator(world, zone, FEW_STEPS)
+        self._following = Following(world, zone)
+        self.evaluator = self._following.evaluator
+        self.compiled = Compiled(world, self._following.__contains__)
         self._views: dict[Shape, View] = {}
         """Those that were used last are last."""
-        self._readers: dict[Expression, dict[View, None]] = {}
-        self._compiled: dict[tuple[str, Type], Expression] = {}
         self._site_ranks: tuple[str, ...] = ()
         self._read: frozenset[str] = frozenset()
         """Facts of hosts that shipped ranks read."""
-        self._touched: list[str] = []
-        self._base = 0
-        """How many were touched before the first that is remembered."""
+        self._touched = Trail()
         self._labels: dict[tuple[str, str], int] = {}
         """How many machines of each owner and label there are, on all hosts."""
+        self._watched_for_some = MOST_WATCHED
+        self._grown = 0
+        """How many views were made or built since there was a look at whether they are too many."""
         self.judged = 0
         """How often a host was looked at, in all."""
         self.moved = False
         """Has anything changed that could open a host to somebody?"""
+
+    @property
+    def news(self) -> int:
+        """Counts up when expressions of some view may have another value for some host."""
+        return self._following.news
 
     # ── what there is ────────────────────────────────────────────────────────────────────────────
 
@@ -84,6 +94,7 @@ class Views:
         view = self._views.pop(shape, None)
         if view is None:
             view = View(shape)
+            self._grown += 1
         self._views[shape] = view
         if grouped and not view.grouped:
             view.grouped = True
@@ -92,9 +103,12 @@ class Views:
 
     def trim(self) -> None:
         """Let go of views that nobody has used for long, if there are too many."""
+        if len(self._following) > self._watched_for_some:
+            self._watch_less()
         most = max(FEWEST_VIEWS, MOST_KEPT // max(len(self._rooms), 1))
-        if len(self._views) <= most:
+        if len(self._views) <= most or self._grown * A_FEW < most:
             return
+        self._grown = 0
         for shape, view in sorted(self._views.items(), key=lambda item: _last_look(item[1])):
             if len(self._views) <= most:
                 return
@@ -105,46 +119,22 @@ class Views:
         for view in built[:-most]:
             view.clear()
 
-    def compiled(self, text: str, wants: Type) -> Expression:
-        """Raises ExpressionError."""
-        found = self._compiled.get((text, wants))
-        if found is None:
-            found = compile_expression(text, self._schema(), about={"host"}, wants=wants)
-            if len(self._compiled) > 1000:
-                self._compiled.clear()
-            self._compiled[text, wants] = found
-        return found
-
-    def _schema(self) -> Schema:
-        """What the expressions of requests may speak of: what everybody may know."""
-        whole = self._world.schema
-        kinds = {name: kind for name, kind in whole.kinds.items() if name in SPOKEN_OF}
-        return Schema(kinds, whole.groups)
-
-    def rank(self, text: str) -> Rank:
-        """Raises ExpressionError."""
-        return NAMED.get(text) or self.compiled(text, Type.FLOAT)
-
-    def _rank_or_none(self, text: str) -> Rank:
-        """A rank that makes no sense with what is known now is not known of any host."""
-        try:
-            return self.rank(text)
-        except ExpressionError as error:
-            unknown = Unknown(f"'{text}' cannot be read: {error.mistakes[0].sentence}")
-            return Named("", lambda room, facts, wanted: unknown)
+    def _watch_less(self) -> None:
+        """Let go of views that nobody waits for and that have something kept up to date."""
+        for shape, view in list(self._views.items()):
+            if not view.lines and view.followed.watched:
+                self._ignore(view)
+                del self._views[shape]
+        self._watched_for_some = max(MOST_WATCHED, len(self._following))
 
     # ── what changes ─────────────────────────────────────────────────────────────────────────────
 
     def touch(self, host: str, *, better: bool) -> None:
         """Something about a host has changed that any view may care for; `better`: perhaps so that
         it is open to more."""
-        self._touched.append(host)
+        self._touched.add(host, len(self._rooms))
         if better:
             self.moved = True
-        if len(self._touched) > 4 * len(self._rooms) + 1000:
-            half = len(self._touched) // 2
-            del self._touched[:half]
-            self._base += half
 
     def label(self, owner: str, label: str, more: int) -> None:
         """There are so many more machines of a label, or less."""
@@ -169,19 +159,7 @@ class Views:
             for change in changes:
                 if change.kind == "host" and change.fact in self._read:
                     self.touch(change.key, better=True)
-        if not self._readers:
-            return
-        found: dict[Expression, set[str]] = {}
-        for expression, key in self.evaluator.update(changes):
-            if key is not None:
-                found.setdefault(expression, set()).add(key)
-        for expression, keys in found.items():
-            for view in self._readers.get(expression, ()):
-                view.news += 1
-                if len(keys) > SEVERAL:
-                    view.wide = True
-                else:
-                    view.stale |= keys
+        self._following.take(changes, len(self._rooms))
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────
 
@@ -189,20 +167,29 @@ class Views:
         """Bring a view up to date."""
         if view.schema is not self._world.schema and view.incomplete:
             self._compile(view)
-        end = self._base + len(self._touched)
-        if not view.built or view.seen < self._base or (view.wide and now >= view.next_wide):
+        if view.followed.is_wide():
+            view.wide = True
+        changed = self._changed(view) if view.built else None
+        if changed is None or (view.wide and now >= view.next_wide):
             self._build(view, now)
-        elif view.seen < end or view.stale:
-            names = {*self._touched[view.seen - self._base :], *view.stale}
+        else:
+            touched, told = changed
+            names = touched | told
             if len(names) > max(len(self._rooms) // 4, 64):
                 self._build(view, now)
-            else:
+            elif names:
                 frame = self.evaluator.frame(now)
-                view.forget(view.stale)
+                view.forget(told)
                 for name in names:
                     self._judge(view, name, frame)
-        view.seen = end
-        view.stale.clear()
+        view.seen = self._touched.end
+        view.followed.catch_up()
+
+    def _changed(self, view: View) -> tuple[set[str], set[str]] | None:
+        """Hosts that were touched since it was last looked at, and hosts for which its expressions
+        may have another value. None: nobody knows any more."""
+        touched, told = self._touched.since(view.seen), view.followed.names()
+        return None if touched is None or told is None else (set(touched), told)
 
     def _compile(self, view: View) -> None:
         self._ignore(view)
@@ -212,40 +199,39 @@ class Views:
         view.requirements = None
         if view.shape.requirements:
             try:
-                view.requirements = self.compiled(view.shape.requirements, Type.BOOL)
+                view.requirements = self.compiled.expression(view.shape.requirements, Type.BOOL)
             except ExpressionError as error:
                 view.broken = error.detail or error.sentence
         own = (view.shape.rank,) if view.shape.rank else ()
-        view.ranks = tuple(self._rank_or_none(text) for text in (*own, *self._site_ranks))
+        view.ranks = tuple(self.compiled.rank_or_none(text) for text in (*own, *self._site_ranks))
         named = [rank for rank in view.ranks if isinstance(rank, Named)]
         steady = view.requirements is not None and is_steady(view.requirements)
         view.met = {} if steady else None
         view.ranked = [{} if is_steady(rank) else None for rank in view.ranks]
         view.incomplete = bool(view.broken) or not all(rank.help for rank in named)
         expressions = view.expressions()
-        for expression in expressions:
-            self.evaluator.add(expression)
-            self._readers.setdefault(expression, {})[view] = None
+        view.followed = self._following.follow(expressions)
         view.wide_pause = TICK if any(one.timed for one in expressions) else PAUSE
         view.wide = any(one.timed for one in expressions)
         self._read = self._read.union(*(rank.reads for rank in named))
-        environment = self._world.things["environment"].get(view.shape.environment)
+        view.wanted = self._wanted(view.shape)
+
+    def _wanted(self, shape: Shape) -> Wanted:
+        if shape.image:
+            return Wanted("", shape.image)
+        environment = self._world.things["environment"].get(shape.environment)
         image = environment.facts.get("image") if environment is not None else None
-        view.wanted = Wanted(view.shape.environment, image if isinstance(image, str) else "")
+        return Wanted(shape.environment, image if isinstance(image, str) else "")
 
     def _ignore(self, view: View) -> None:
-        for expression in view.expressions():
-            readers = self._readers.get(expression, {})
-            readers.pop(view, None)
-            if not readers:
-                self._readers.pop(expression, None)
-                self.evaluator.remove(expression)
+        self._following.ignore(view.followed)
+        view.followed = Followed()
 
     def _build(self, view: View, now: float) -> None:
-        timed = view.wide and view.wide_pause == TICK
         view.clear()
         view.built = True
-        view.wide = timed
+        self._grown += 1
+        view.wide = view.wide_pause == TICK
         view.next_wide = now + view.wide_pause
         frame = self.evaluator.frame(now)
         things = self._world.things["host"]

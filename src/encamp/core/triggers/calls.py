@@ -12,7 +12,7 @@ log(text), webhook(url, text), mail(address, subject, text)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +31,9 @@ MACHINE_COMMANDS = {
 }
 """Functions that do the command of that name to one machine, or to several."""
 REMOVE = MACHINE_COMMANDS["remove"]
+
+OF_ENVIRONMENTS = frozenset({"place", "start", "stop_idle"})
+"""Functions that are told an environment."""
 
 LONGEST_TEXT = 100_000
 """Characters of what is told to people."""
@@ -102,8 +105,11 @@ def _arguments(command: CommandDefinition) -> tuple[Argument, ...]:
 # ── checked when loaded ──────────────────────────────────────────────────────────────────────────
 
 
-def wrong_with(call: Call, schema: Schema) -> str:
-    """What is wrong with the arguments of a call that are known already; empty: nothing."""
+def wrong_with(call: Call, schema: Schema, environments: Collection[str] = ()) -> str:
+    """What is wrong with the arguments of a call that are known already; empty: nothing.
+    `environments`: those of the site, if they are known."""
+    if call.function in OF_ENVIRONMENTS:
+        return _wrong_machines(call, environments)
     if call.function == "webhook" and "url" in call.constants:
         return _wrong_url(call.constants["url"])
     if call.function == "mail" and "to" in call.constants:
@@ -114,6 +120,21 @@ def wrong_with(call: Call, schema: Schema) -> str:
         for name in asked if isinstance(asked, list | tuple) else [asked]:
             if isinstance(name, str) and (name not in facts or name in HOST_FACTS):
                 return f"no host has a property '{name}'{_near(name, facts)}"
+    return ""
+
+
+def _wrong_machines(call: Call, environments: Collection[str]) -> str:
+    import difflib
+
+    environment = call.constants.get("environment")
+    if isinstance(environment, str) and environments and environment not in environments:
+        found = difflib.get_close_matches(environment, environments, n=1, cutoff=0.6)
+        near = f"did you mean '{found[0]}'?" if found else "'encamp env ls' lists them"
+        return f"there is no environment '{environment}'; {near}"
+    for name, least in (("count", 1), ("keep", 0)):
+        number = call.constants.get(name)
+        if isinstance(number, int) and number < least:
+            return f"'{name}' is {number}, and must be {least} at least"
     return ""
 
 
@@ -193,7 +214,8 @@ class Doing:
         idle.sort(key=lambda machine: (-_number(machine.fact("changed")), machine.key))
         given = idle[max(0, arguments.get("keep", 0)) :]
         keys = tuple(machine.key for machine in given)
-        return self._to_machines(REMOVE, {"machine": keys, "force": True}, world)
+        # By the time its host hears of it, a job may have taken one of them.
+        return self._to_machines(REMOVE, {"machine": keys, "idle": True}, world)
 
     def _issue(
         self, hosts: tuple[str, ...], name: str, arguments: dict[str, Any]

@@ -18,6 +18,7 @@ from encamp.core.expressions import Changes, Evaluator, Expression
 from encamp.core.triggers.causes import Firing, all_of
 from encamp.core.triggers.judging import Judge, Moment
 from encamp.core.triggers.memory import Memories, OneTrigger, TriggerMemory
+from encamp.core.triggers.owning import OwnerOf
 from encamp.core.triggers.scanning import Scan, Scans
 from encamp.core.triggers.schedule import Appointment, Purpose
 from encamp.core.triggers.stopping import release
@@ -44,13 +45,18 @@ TOLERANCE = 1.0
 
 
 class Engine:
-    def __init__(self, world: World, zone: datetime.tzinfo = datetime.UTC) -> None:
-        """`zone`: by whose clock `hour` and `weekday` are told."""
+    def __init__(
+        self,
+        world: World,
+        zone: datetime.tzinfo = datetime.UTC,
+        owner_of: OwnerOf = lambda kind, key: None,
+    ) -> None:
+        """`zone`: by whose clock `hour` and `weekday` are told. `owner_of`: whose things are."""
         self.world = world
         self.triggers: dict[str, Trigger] = {}
         self._commands: Mapping[str, CommandDefinition] = {}
         self._zone = zone
-        self._judge = Judge(world)
+        self._judge = Judge(world, owner_of)
         self._thresholds = Thresholds(world, self._judge.evaluator)
         self._readers: dict[Expression, list[Trigger]] = {}
         self._scans = Scans(self._judge, self._all_subjects)
@@ -77,7 +83,8 @@ class Engine:
     ) -> None:
         """Replace all triggers. An error tells of all mistakes, and leaves everything as it was.
         A trigger that still means the same goes on where it was."""
-        made = Compiler(self.world.schema, commands).compile_all(definitions)
+        environments = self.world.things["environment"]
+        made = Compiler(self.world.schema, commands, environments).compile_all(definitions)
         changes = self.world.take_changes()
         if self._latest:
             # What has happened so far is the former set's to judge, if it was at work.
@@ -350,6 +357,11 @@ class Engine:
 
     def views(self) -> list[TriggerView]:
         return [view_of(self.triggers[name]) for name in sorted(self.triggers)]
+
+    def view(self, name: str) -> TriggerView | None:
+        """Of one trigger, if there is one of this name: it may be true for very many."""
+        found = self.triggers.get(name)
+        return None if found is None else view_of(found)
 
     def test(self, asked: str | TriggerDefinition, now: float) -> list[Judged]:
         """What a trigger would do for each subject now. Nothing is done, and nothing changes."""

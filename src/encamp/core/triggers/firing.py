@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from encamp.core.actions import Action, AskProperties, InOrder, IssueCommand, PlaceMachines
+import msgspec
+
+from encamp.core.actions import (
+    Action,
+    AskProperties,
+    InOrder,
+    IssueCommand,
+    Notify,
+    PlaceMachines,
+    Step,
+    Way,
+)
 from encamp.core.expressions import Changes, Evaluator
 from encamp.core.triggers.calls import CannotBeDoneError, words
 from encamp.core.triggers.causes import EVERYWHERE
@@ -46,6 +57,24 @@ def in_words(steps: Steps) -> tuple[str, ...]:
     flat = [action for step in steps for action in step]
     told = tuple(words(action) for action in flat[:SHOWN])
     return told if len(flat) <= SHOWN else (*told, f"and {len(flat) - SHOWN} more")
+
+
+def tells_programs(steps: Steps) -> bool:
+    """Is what was seen wanted by others than people?"""
+    told = (action for step in steps for action in step if isinstance(action, Notify))
+    return any(action.way is Way.WEBHOOK for action in told)
+
+
+def informed(steps: Steps, owner: str | None, seen: dict[str, Value]) -> Steps:
+    """What people are told is whose business what was seen is; programs are told that, too."""
+
+    def inform(action: Step) -> Step:
+        if not isinstance(action, Notify):
+            return action
+        facts = seen if action.way is Way.WEBHOOK else action.facts
+        return msgspec.structs.replace(action, owner=owner, facts=facts)
+
+    return tuple(tuple(inform(action) for action in step) for step in steps)
 
 
 def bundled(trigger: Trigger, subject: str | None, steps: Steps) -> list[Action]:

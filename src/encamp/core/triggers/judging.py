@@ -6,7 +6,15 @@ from encamp.core.actions import Action, Judged, Judgement
 from encamp.core.expressions import Changes, Evaluator
 from encamp.core.triggers.calls import CannotBeDoneError
 from encamp.core.triggers.causes import Cause, Causes, Firing, Reasons, follow
-from encamp.core.triggers.firing import bundled, in_words, touched, work_out
+from encamp.core.triggers.firing import (
+    bundled,
+    in_words,
+    informed,
+    tells_programs,
+    touched,
+    work_out,
+)
+from encamp.core.triggers.owning import OwnerOf, Sight
 from encamp.core.triggers.schedule import Schedule
 from encamp.core.triggers.stopping import stop, why_stopped
 from encamp.core.triggers.timing import (
@@ -49,8 +57,9 @@ class Moment:
 
 
 class Judge:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, owner_of: OwnerOf) -> None:
         self.world = world
+        self._owner_of = owner_of
         self.evaluator = Evaluator(world)
         self.schedule = Schedule()
         self.causes = Causes()
@@ -163,6 +172,12 @@ class Judge:
         told = in_words(steps)
         verdict = Verdict(Judgement.FIRED)
         self._tell(trigger, subject, standing, verdict, moment, seen=seen, actions=told)
+        if tells_programs(steps):
+            outcome = self.evaluator.evaluate(
+                trigger.expression, subject, moment.now, changed=moment.changed
+            )
+            seen = outcome.seen | seen
+        steps = informed(steps, self._owner(trigger, subject), seen)
         moment.actions += bundled(trigger, subject, steps)
         return True
 
@@ -213,8 +228,18 @@ class Judge:
                 reason=reason,
                 seen={**outcome.seen, **(seen or {})},
                 actions=actions,
+                owner=self._owner(trigger, subject),
             )
         )
+
+    def _owner(self, trigger: Trigger, subject: str | None) -> str | None:
+        """Whose business it is what a look has shown."""
+        if trigger.sight is Sight.OPEN:
+            return ""
+        about = trigger.expression.about
+        if trigger.sight is Sight.OTHERS or about is None or subject is None:
+            return None
+        return self._owner_of(about, subject) or None
 
     # ── testing ──────────────────────────────────────────────────────────────────────────────────
 

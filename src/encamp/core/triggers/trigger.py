@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from encamp.core.actions import Step
 from encamp.core.expressions import (
@@ -18,6 +18,7 @@ from encamp.core.schema import Schema
 from encamp.core.triggers.calls import Doing, signatures, wrong_with
 from encamp.core.triggers.causes import Firing
 from encamp.core.triggers.journal import Journal
+from encamp.core.triggers.owning import sight_of
 from encamp.core.triggers.problems import (
     Problem,
     error_of,
@@ -47,6 +48,8 @@ class Trigger:
         self.expression = expression
         self.calls = calls
         self.doing = doing
+        self.sight = sight_of(expression, calls)
+        """Whose business it is what it sees."""
         self.timing = Timing.of(definition, timed=expression.timed, momentary=expression.momentary)
         # ── remembered ──
         self.standings: dict[str | None, Standing] = {}
@@ -88,8 +91,14 @@ class Trigger:
 class Compiler:
     """Checks definitions against what the site knows. What is written alike is compiled once."""
 
-    def __init__(self, schema: Schema, commands: Mapping[str, CommandDefinition]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        commands: Mapping[str, CommandDefinition],
+        environments: Collection[str] = (),
+    ) -> None:
         self.schema = schema
+        self._environments = environments
         self.commands = commands
         self.signatures: dict[str, Signature] = signatures(commands)
         self.problems: list[Problem] = []
@@ -141,7 +150,7 @@ class Compiler:
                 self.problems += of_expression(passage, error)
                 continue
             for call in calls:
-                if wrong := wrong_with(call, self.schema):
+                if wrong := wrong_with(call, self.schema, self._environments):
                     self.problems.append(of_passage(passage, call.line, call.column, wrong))
             made += calls
         if not definition.do:
