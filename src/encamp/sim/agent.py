@@ -13,6 +13,7 @@ from encamp.model.request import Cause
 from encamp.sim.bus import Bus, DeafError
 from encamp.sim.hearing import Hearing
 from encamp.sim.host import SimulatedHost
+from encamp.sim.properties import MOVING
 from encamp.sim.said import (
     Answer,
     Cancel,
@@ -52,15 +53,18 @@ class SimulatedAgent:
         self._machines = self._images = False
         """Have they changed since they were told?"""
         host.machines_changed = self._machines_changed
-        host.images_changed = self._images_changed
+        host.stock.changed = self._images_changed
         host.command_moved = self.wake
+        host.idle.tended = True
+        host.idle.clear()
         self._clock.after(0.0, self.wake)
 
     def stop(self) -> None:
         """Machines and commands go on."""
         self.running = False
         host = self.host
-        host.machines_changed = host.images_changed = host.command_moved = lambda: None
+        host.machines_changed = host.stock.changed = host.command_moved = lambda: None
+        host.idle.tended = False
 
     # ── what the manager asks for ────────────────────────────────────────────────────────────────
 
@@ -74,12 +78,14 @@ class SimulatedAgent:
             case Execute():
                 return self._execute(message)
             case Cancel():
-                host.cancel(message.id)
+                host.carrying.cancel(message.id)
             case Release():
                 if message.id not in host.commands:
                     host.claims.pop(message.id, None)
             case Remove():
-                host.remove(message.machine)
+                gone = host.remove(message.machine, only_idle=message.only_idle)
+                if message.only_idle and not gone:
+                    return Answer("it is not idle", Cause.NO_ROOM)
             case SayHello():
                 self._known = False
                 self.wake()
@@ -90,7 +96,7 @@ class SimulatedAgent:
         world.tally.claims += 1
         if claim.id in host.commands:
             return TAKEN  # It was used up already.
-        lacks = "" if claim.id in host.live_claims() else host.lacks(claim.size)
+        lacks = "" if claim.id in host.live_claims() else host.find_room(claim)
         if not lacks and world.troubles.strikes(world.troubles.refused):
             lacks = "it does not want to"
         if lacks:
@@ -109,7 +115,7 @@ class SimulatedAgent:
             host.world.log.say(host.name, "refuses", execute.id, "its claim has expired")
             return Answer("its claim has expired", Cause.NO_ROOM)
         host.world.log.say(host.name, "takes", execute.id)
-        host.take(execute)
+        host.carrying.take(execute)
         return TAKEN
 
     # ── telling the manager ──────────────────────────────────────────────────────────────────────
@@ -139,7 +145,10 @@ class SimulatedAgent:
         elif self._machines or self._images:
             report = Report(
                 instance=self.instance,
-                readings=self._image_readings() if self._images else {},
+                readings={
+                    **(self._image_readings() if self._images else {}),
+                    **(self._moving_readings() if self._machines else {}),
+                },
                 machines=tuple(host.machines.values()) if self._machines else None,
             )
             self._machines = self._images = False
@@ -210,12 +219,16 @@ class SimulatedAgent:
         return Hello(
             instance=self.instance,
             groups=host.groups,
-            readings={**readings, **self._image_readings()},
+            readings={**readings, **self._image_readings(), **self._moving_readings()},
             machines=tuple(host.machines.values()),
             under_way=tuple(host.open),
             claims=tuple(id for id in host.live_claims() if id not in host.commands),
         )
 
+    def _moving_readings(self) -> dict[str, Reading]:
+        host, now = self.host, self._clock.now
+        return {name: Reading(MOVING[name](host), at=now) for name in host.world.told}
+
     def _image_readings(self) -> dict[str, Reading]:
-        names: list[Value] = [*sorted(self.host.images)]
+        names: list[Value] = [*sorted(self.host.stock.images)]
         return {"images": Reading(names, at=self._clock.now)}

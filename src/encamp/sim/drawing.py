@@ -59,6 +59,7 @@ def draw(courses: Sequence[Course], title: str) -> str:
         _draw_classes(figure.add_subplot(grid[0, 1]), courses)
         used = figure.add_subplot(grid[1, :])
         _draw_course(used, courses, "Processors in use", lambda course: course.used)
+        _draw_idle(used, courses)
         queued = figure.add_subplot(grid[2, :], sharex=used)
         _draw_course(queued, courses, "Processors waited for", lambda course: course.queued)
         queued.set_xlabel(f"{_unit(courses)[1]} since the first job")
@@ -125,6 +126,21 @@ def _draw_course(axes: Any, courses: Sequence[Course], title: str, read: Any) ->
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     _grid(axes, "y")
+
+
+def _draw_idle(axes: Any, courses: Sequence[Course]) -> None:
+    """What idle machines had, where there were any: dotted."""
+    divisor, _ = _unit(courses)
+    for course, colour in zip(courses, _colours(courses), strict=True):
+        if any(course.idle):
+            axes.plot(
+                [hour / divisor for hour in course.hours],
+                [part * 100 for part in course.idle],
+                color=colour,
+                linewidth=1.0,
+                linestyle=":",
+            )
+            axes.set_title("Processors in use, and of idle machines (dotted), in % of all")
 
 
 def _short(seconds: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from encamp.core.actions import PlacementAction
+from encamp.core.actions import Action, PlacementAction
 from encamp.sim.manager import SimulatedManager
 from encamp.sim.simulation import BEGIN, Simulation
 
@@ -131,7 +131,7 @@ class Saboteur:
         """What was to strike and has not had the chance to does not any more."""
         self._deeds = 0
 
-    def _acts(self, action: PlacementAction) -> None:
+    def _acts(self, action: PlacementAction | Action) -> None:
         if self._deeds:
             self._deeds -= 1
             if not self._deeds:

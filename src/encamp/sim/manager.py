@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from encamp.core.actions import PlacementAction
+from encamp.core.actions import Action, PlaceMachines, PlacementAction
 from encamp.core.happenings import (
     EndWanted,
     EnvironmentsRead,
@@ -26,15 +26,18 @@ from encamp.core.happenings import (
     TimePassed,
 )
 from encamp.core.step import Core
-from encamp.model.command import CommandDefinition
+from encamp.core.triggers import TriggerMemory
 from encamp.model.host import Presence
 from encamp.model.policy import Policy
-from encamp.model.property import PropertyDefinition, Value, ValueKind
+from encamp.model.property import Value
 from encamp.model.request import Request, RequestRecord
+from encamp.sim.acting import Hands
 from encamp.sim.bus import Bus, DeafError
-from encamp.sim.host import World
 from encamp.sim.placing import Agents, Placing
+from encamp.sim.properties import COMMANDS, PROPERTIES
+from encamp.sim.requests import ready_request
 from encamp.sim.said import Answer, Hello, News, Report, SayHello
+from encamp.sim.world import World
 from encamp.sim.written import Written
 
 INTERVAL = 2.0
@@ -45,16 +48,6 @@ HELLO_PATIENCE = 5.0
 
 TAKEN = Answer()
 UNKNOWN = Answer("The manager does not know this run of the agent.")
-
-PROPERTIES = (
-    PropertyDefinition(name="cpus", command="cpu", return_type=ValueKind.INT),
-    PropertyDefinition(name="memory_total", command="memory", return_type=ValueKind.INT),
-    PropertyDefinition(name="disk_total", command="disk", return_type=ValueKind.INT),
-    PropertyDefinition(name="disk_free", command="disk", return_type=ValueKind.INT),
-    PropertyDefinition(name="images", command="images", return_type=ValueKind.LIST),
-)
-"""What simulated hosts tell of themselves."""
-COMMANDS = (CommandDefinition(name="request.run"),)
 
 
 def check_policy(policy: Policy) -> None:
@@ -71,8 +64,17 @@ class SimulatedManager:
         self._written = written
         self._agents = agents
         self._policy = policy
-        self.core = Core(PROPERTIES, settled=False)
+        self.core = Core(PROPERTIES, world.commands, settled=False)
         self._placing = Placing(self.core, world, written, bus, agents, policy, self.happened)
+        self._hands = Hands(
+            self.core,
+            world,
+            written,
+            self._placing.ask,
+            self.happened,
+            self._place,
+            lambda action: self.acts(action),
+        )
         self._instances: dict[str, str] = {}
         """Which run of each agent is known."""
         self._expected: set[str] = set()
@@ -81,7 +83,7 @@ class SimulatedManager:
         self._look = float("inf")
         self.stepped: Callable[[SimulatedManager], None] = lambda _: None
         """Called after each step."""
-        self.acts: Callable[[PlacementAction], None] = lambda _: None
+        self.acts: Callable[[PlacementAction | Action], None] = lambda _: None
         """Called before each thing it does; may kill it."""
 
     @property
@@ -90,13 +92,21 @@ class SimulatedManager:
 
     def kill(self) -> None:
         self._placing.kill()
+        self._hands.alive = False
 
     # ── beginning ────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Know what a former one wrote down; then find out who is there."""
         environments: dict[str, dict[str, Value]] = {
-            name: {"name": name, "cpus": wanted.cpus, "memory": wanted.memory, "image": name}
+            name: {
+                "name": name,
+                "cpus": wanted.cpus,
+                "memory": wanted.memory,
+                "classes": list(wanted.classes),
+                "reuse": wanted.reuse,
+                "image": name,
+            }
             for name, wanted in self._world.environments.items()
         }
         self.happened(PolicyRead(self._policy))
@@ -104,14 +114,28 @@ class SimulatedManager:
         for record in self._written.remembered():
             self.happened(Remembered(record))
         self._placing.resume()
+        if self._world.triggers:
+            self._watch()
         self._expected = set(self._written.hosts)
         if not self._expected:
             self.core.settled = True
+            self._hands.resume()
         else:
             self._clock.after(INTERVAL + 1.0, self._settle, False)
             self._clock.after(INTERVAL + 1.0 + HELLO_PATIENCE + SILENCE, self._settle, True)
         for host in self._agents:
             self.ask_hello(host)
+
+    def _watch(self) -> None:
+        """Have triggers judged; they go on where a former manager was."""
+        self.core.picture.learn((), self._world.groups)
+        self.core.load(self._world.triggers, self._clock.now)
+        memory = TriggerMemory(triggers=tuple(self._written.memory.values()))
+        self.core.engine.restore(memory, self._clock.now)
+
+    def forget_triggers(self) -> None:
+        """Somebody has taken all of them out of the site's files."""
+        self.core.load((), self._clock.now)
 
     def _settle(self, in_any_case: bool) -> None:
         if not self.alive or self.core.settled or (self._expected and not in_any_case):
@@ -123,6 +147,7 @@ class SimulatedManager:
         self._expected.clear()
         self.core.settled = True
         self._placing.catch_up()
+        self._hands.resume()
         self.happened(TimePassed())
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────────────
@@ -139,13 +164,17 @@ class SimulatedManager:
     def _step(self, happening: Happening) -> None:
         gone: list[PartMoved] = []
         if isinstance(happening, Joined | Reported):
-            gone = self._placing.vanished(happening)
+            gone = self._placing.standing.vanished(happening)
         decision = self.core.step(happening, self._clock.now)
         for action in decision.placement:
             self.acts(action)
             if not self.alive:
                 return
             self._placing.take(action)
+        if decision.actions:
+            self._hands.take(decision.actions)
+            if not self.alive:
+                return
         self._happenings.extend(gone)
         self.stepped(self)
         due = self.core.next_look()
@@ -164,6 +193,11 @@ class SimulatedManager:
         self._written.write(RequestRecord(request=request, changed=self._clock.now))
         self._written.flush()
         self.happened(Submitted(request))
+
+    def _place(self, wanted: PlaceMachines, request: str) -> None:
+        """Have one machine made ready for jobs to come; once, whoever has begun with it."""
+        if self._written.latest(request) is None:
+            self.submit(ready_request(self._world, wanted, request))
 
     def end(self, request: str, by: str) -> None:
         self.happened(EndWanted(request, by))
@@ -196,7 +230,7 @@ class SimulatedManager:
                 self.happened(Reported(host, message.readings, message.machines))
             case News():
                 for told in message.commands:
-                    self._placing.told(host, told)
+                    self._placing.news.told(host, told)
         if not self.alive:
             raise DeafError  # It died over it.
         return TAKEN
@@ -222,5 +256,6 @@ class SimulatedManager:
         if not self.alive:
             return
         self._written.hosts[host] = self.core.picture.hosts[host].record
+        self._placing.standing.end_forsaken(host, hello.machines)
         if self._placing.host_joined(host, hello.under_way):
             self._clock.after(HELLO_PATIENCE, self.ask_hello, host)

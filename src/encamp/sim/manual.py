@@ -10,7 +10,7 @@ from pathlib import Path
 
 from encamp.describe.manual import table
 from encamp.describe.records import Record
-from encamp.sim.site_file import (
+from encamp.sim.attributes import (
     COMPARED,
     ENVIRONMENT,
     GENERATED,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from encamp.model.request import RequestRecord, RequestState
+from encamp.model.size import MIB
 from encamp.sim.site import Sharing, SimulatedSite
-from encamp.sim.tally import Tally
+from encamp.sim.tally import NotDone, Span, Tally
 from encamp.sim.workload import SimulatedJob
 
 SHORT = 10.0
@@ -16,6 +17,7 @@ SHORT = 10.0
 second and waits for a minute is not sixty times worse off than what runs for a minute."""
 
 HOUR = 3600.0
+GIB = 1024 * MIB
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs done an hour."""
     hours: float
     machines_made: int
+    machines_reused: int
+    """How often a command ran in a machine that was idle."""
+    machines_ahead: int
+    """Of those that were made: ready before anybody wanted them."""
+    idle_cpu_hours: float
+    """What idle machines held, while others could have used it."""
+    idle_memory_hours: float
+    """In GiB."""
+    triggers_fired: dict[str, int]
+    not_done: list[NotDone]
+    """What triggers would have done on a real site."""
     template_hits: int
     templates_made: int
     booted: int
@@ -68,6 +81,8 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the processors that was used, around each of these hours."""
     queued: tuple[float, ...]
     """Processors that were waited for, as a part of all there are."""
+    idle: tuple[float, ...]
+    """Those of idle machines."""
     refused: dict[str, str]
     """Jobs that made no sense, and why."""
 
@@ -85,7 +100,10 @@ def measure(
     records: dict[str, RequestRecord],
     refused: dict[str, str],
     tally: Tally,
+    fired: dict[str, int],
+    idle: Sequence[Span],
 ) -> Course:
+    """`fired`: how often each trigger has; `idle`: when machines were."""
     begun: dict[str, float] = {}
     ended: dict[str, float] = {}
     states: dict[str, int] = {}
@@ -122,6 +140,14 @@ def measure(
         throughput=len(done) / seconds * HOUR,
         hours=seconds / HOUR,
         machines_made=tally.machines_made,
+        machines_reused=tally.machines_reused,
+        machines_ahead=tally.machines_ahead,
+        idle_cpu_hours=sum((end - begin) * size.cpus for begin, end, size in idle) / HOUR,
+        idle_memory_hours=sum((end - begin) * size.memory for begin, end, size in idle)
+        / HOUR
+        / GIB,
+        triggers_fired=fired,
+        not_done=list(tally.not_done.values()),
         template_hits=tally.template_hits,
         templates_made=tally.templates_made,
         booted=tally.booted,
@@ -132,6 +158,7 @@ def measure(
     )
     busy = [(begun[job.id], ended[job.id], job.size.cpus * job.count) for job in done]
     queue = [(job.submitted, begun[job.id], job.size.cpus * job.count) for job in done]
+    held = [(begin, end, size.cpus) for begin, end, size in idle]
     hours, used = averaged(busy, first, last, cpus)
     return Course(
         measured=measured,
@@ -139,6 +166,7 @@ def measure(
         hours=hours,
         used=used,
         queued=averaged(queue, first, last, cpus)[1],
+        idle=averaged(held, first, last, cpus)[1],
         refused=refused,
     )
 

@@ -1,5 +1,5 @@
 """Carrying out what the core decides about requests, as the real manager does it: written down
-first, claims asked of hosts, commands sent until they are answered, and their ends told."""
+first, claims asked of hosts, and commands sent until they are answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from encamp.core.actions import (
     ReleaseRoom,
     WriteRequest,
 )
-from encamp.core.happenings import ClaimAnswered, Happening, Joined, PartMoved, Remembered, Reported
+from encamp.core.happenings import ClaimAnswered, Happening, PartMoved
 from encamp.core.step import Core
 from encamp.model.policy import Policy
 from encamp.model.request import (
@@ -28,9 +28,11 @@ from encamp.model.request import (
     claim_id,
 )
 from encamp.sim.bus import Bus
-from encamp.sim.host import World
+from encamp.sim.news import News
 from encamp.sim.said import Answer, Claim, Execute, Release, Remove, Told
 from encamp.sim.sending import Outbox
+from encamp.sim.standing import Standing
+from encamp.sim.world import World
 from encamp.sim.written import Issued, Written
 
 ANSWER = 10.0
@@ -40,14 +42,8 @@ LATER = 1.0
 LOST_AGAIN = 2
 """Introductions in which an agent does not speak of a command that it was given."""
 
-AGAIN = 5.0
-"""Seconds after which a machine is removed again that is still there."""
-
 BEGUN = frozenset({RequestState.STARTING, RequestState.RUNNING})
 """States in which hosts may have been told to make machines."""
-
-CAUSES = {"image": Cause.IMAGE, "start": Cause.START}
-RUNNING = "running"
 
 Agents = Mapping[str, Callable[[msgspec.Struct], Answer]]
 """How to reach the agent of each host, whichever runs there."""
@@ -75,23 +71,20 @@ class Placing:
         self.alive = True
         self._outboxes: dict[str, Outbox] = {}
         self._missing: dict[str, int] = {}
-        self._begun: dict[str, set[str]] = {}
-        """Of each request, the commands that were issued for it and may not be over."""
+        self.news = News(core, written, happened)
         self._flushing = False
-        self._standing: dict[str, Issued] = {}
-        """Commands that are over and whose machines stand, while their requests are not over."""
+        self.standing = Standing(core, world, written, happened, self._end_machine)
 
     def resume(self) -> None:
         """Go on with what a former manager left under way."""
         for commands in self._written.under_way.values():
             for issued in commands.values():
                 issued.tried = True  # Who knows how far it got.
-                self._begun.setdefault(issued.request, set()).add(issued.id)
+                self.news.begun.setdefault(issued.request, set()).add(issued.id)
                 if issued.to_stop or not issued.taken:
                     self._outbox(issued.host).send(issued)
         for record in self._written.remembered():
-            if record.request.job is None:
-                self._stand(record)
+            self.standing.see(record)
 
     def catch_up(self) -> None:
         """Tell what is known of the machines of requests that a former manager has begun; what
@@ -106,10 +99,10 @@ class Placing:
                 name = claim_id(record.request.id, part.number, record.attempt)
                 known = self._written.commands.get(name)
                 if known is not None and known.result is not None:
-                    self._moved(known, known.result)
+                    self.news.moved(known, known.result)
 
     def kill(self) -> None:
-        self.alive = False
+        self.alive = self.standing.alive = False
         self._written.lose()
         for outbox in self._outboxes.values():
             outbox.alive = False
@@ -133,24 +126,12 @@ class Placing:
         request = record.request.id
         self._world.log.say("manager", "writes", request, record.state.value, record.attempt)
         self._written.write(record)
-        if record.request.job is None:
-            self._stand(record)
+        self.standing.see(record)
         if record.state is RequestState.WAITING or record.state in REQUEST_OVER:
             self._end_what_is_left(request)
         if not self._flushing and record.state not in REQUEST_OVER:
             self._flushing = True
             self._clock.after(LATER, self._flush)
-
-    def _stand(self, record: RequestRecord) -> None:
-        for part in record.parts:
-            name = claim_id(record.request.id, part.number, record.attempt)
-            issued = self._written.commands.get(name)
-            if issued is None or issued.result is None or not issued.result.standing:
-                continue
-            if part.state is PartState.RUNNING and record.state not in REQUEST_OVER:
-                self._standing[name] = issued
-            else:
-                self._standing.pop(name, None)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -160,14 +141,20 @@ class Placing:
     def _end_what_is_left(self, request: str) -> None:
         """An attempt is over, one way or the other. What a host has not heard of yet, since it is
         not there, is not to begin when it comes back."""
-        for name in sorted(self._begun.pop(request, ())):
+        for name in sorted(self.news.begun.pop(request, ())):
             issued = self._written.commands[name]
             if issued.result is None:
                 self._stop(issued)
 
     def _claim(self, action: ClaimRoom) -> None:
         request = self._request(action.request)
-        claim = Claim(_name(action), request.environment, request.size, self._policy.claim)
+        claim = Claim(
+            _name(action),
+            request.environment,
+            request.size,
+            self._policy.claim,
+            request.machine.owner.uid,
+        )
         self.ask(action.host, claim, lambda answer: self._claimed(action, answer))
 
     def _claimed(self, action: ClaimRoom, answer: Answer | None) -> None:
@@ -201,7 +188,7 @@ class Placing:
             self._release(action.host, issued.id)
             return
         self._written.issue(issued)
-        self._begun.setdefault(issued.request, set()).add(issued.id)
+        self.news.begun.setdefault(issued.request, set()).add(issued.id)
         self._outbox(action.host).send(issued)
 
     def _end(self, action: EndPart) -> None:
@@ -210,32 +197,23 @@ class Placing:
         if issued is None:
             self._never_began(action, "it was ended before it began")
         elif issued.result is not None and issued.result.standing:
-            self._remove(issued)
+            self.standing.remove(issued)
         elif issued.result is not None:
-            self._moved(issued, issued.result)
+            self.news.moved(issued, issued.result)
         else:
             self._stop(issued)
 
-    def _remove(self, issued: Issued) -> None:
-        """End a machine that stands, as soon as its host is there; until it is gone."""
-        assert issued.result is not None
-        state = self._core.picture.hosts.get(issued.host)
-        if not self.alive or state is None:
-            return
-        joined, machine = self._outbox(issued.host).joined, issued.result.machine
-        if joined and machine not in state.machines:
-            self._happened(_vanished(issued, machine))
-            return
-        if joined:
-            self.ask(issued.host, Remove(machine), lambda answer: None)
-        self._clock.after(AGAIN, self._remove, issued)
+    def _end_machine(self, host: str, machine: str) -> None:
+        """If its host is there to hear it."""
+        if self.alive and self._outbox(host).joined:
+            self.ask(host, Remove(machine), lambda answer: None)
 
     def _stop(self, issued: Issued) -> None:
         issued.to_stop = True
         if issued.taken or issued.tried:
             self._outbox(issued.host).send(issued)
         else:
-            self._over(issued, Told(id=issued.id, over=True, failure="it was never sent"))
+            self.news.over(issued, Told(id=issued.id, over=True, failure="it was never sent"))
 
     def _never_began(self, action: BeginPart | EndPart, failure: str) -> None:
         self._happened(
@@ -285,6 +263,8 @@ class Placing:
             request.environment,
             request.size,
             request.job is None,
+            request.machine.owner.uid,
+            request.reuse,
         )
 
     def _sent(self, issued: Issued, answer: Answer) -> None:
@@ -292,7 +272,7 @@ class Placing:
             return
         if answer.refusal:
             refused = Told(id=issued.id, over=True, failure=answer.refusal, cause=Cause.CLAIM)
-            self._over(issued, refused)
+            self.news.over(issued, refused)
         else:
             issued.taken = True
 
@@ -318,97 +298,12 @@ class Placing:
                 again = again or missed < LOST_AGAIN
                 if missed >= LOST_AGAIN:
                     failure = "its agent knows nothing of it any more"
-                    self._over(issued, Told(id=issued.id, over=True, failure=failure, lost=True))
+                    self.news.over(
+                        issued, Told(id=issued.id, over=True, failure=failure, lost=True)
+                    )
         outbox.try_again()
         return again
-
-    def vanished(self, told: Joined | Reported) -> list[PartMoved]:
-        """The machines that stood on a host and are gone, before the core is told."""
-        state = self._core.picture.hosts.get(told.name)
-        if told.machines is None or not self._standing:
-            return []
-        before = state.machines if state is not None else {}
-        present = {machine.id for machine in told.machines}
-        moved = []
-        for issued in self._standing.values():
-            result = issued.result
-            assert result is not None
-            gone = result.machine not in present and (
-                result.machine in before or isinstance(told, Joined)
-            )
-            if issued.host == told.name and gone:
-                moved.append(_vanished(issued, result.machine))
-        return moved
-
-    # ── news ─────────────────────────────────────────────────────────────────────────────────────
-
-    def told(self, host: str, told: Told) -> None:
-        """How a command gets on, as its agent tells."""
-        issued = self._written.commands.get(told.id)
-        if issued is None or issued.host != host:
-            return
-        if issued.result is not None:
-            if issued.result.lost and told.over and not told.lost:
-                # It was thought lost, and its host has come back and tells.
-                self._over(issued, told)
-            return
-        issued.taken = True
-        if told.over:
-            self._over(issued, told)
-        else:
-            issued.told = told
-            self._moved(issued, told)
-
-    def _over(self, issued: Issued, told: Told) -> None:
-        self._written.over(issued, told)
-        self._begun.get(issued.request, set()).discard(issued.id)
-        self._moved(issued, told)
-
-    def _moved(self, issued: Issued, told: Told) -> None:
-        if not told.over and told.phase not in (*CAUSES, RUNNING):
-            return
-        if told.over and issued.request not in self._core.placement.records:
-            record = self._written.latest(issued.request)
-            if record is not None and record.state is RequestState.LOST:
-                self._happened(Remembered(record))
-        running = PartState.RUNNING if told.phase == RUNNING else PartState.STARTING
-        self._happened(
-            PartMoved(
-                request=issued.request,
-                number=issued.number,
-                attempt=issued.attempt,
-                state=PartState.OVER if told.over and not told.standing else running,
-                machine=told.machine,
-                exit_code=told.exit_code,
-                failure=told.failure,
-                cause=told.cause if told.over else CAUSES.get(told.phase, Cause.NONE),
-                began=_may_have_begun(issued, told),
-                blames_environment=told.blames_environment,
-                final=told.final,
-                host=issued.host,
-            )
-        )
-
-
-def _vanished(issued: Issued, machine: str) -> PartMoved:
-    """A machine that stood is gone."""
-    return PartMoved(
-        request=issued.request,
-        number=issued.number,
-        attempt=issued.attempt,
-        host=issued.host,
-        state=PartState.OVER,
-        machine=machine,
-        began=True,
-    )
 
 
 def _name(action: ClaimRoom | ReleaseRoom | BeginPart | EndPart) -> str:
     return claim_id(action.request, action.number, action.attempt)
-
-
-def _may_have_begun(issued: Issued, told: Told) -> bool:
-    """Only what is known not to have begun may be begun elsewhere."""
-    if told.lost and not told.phase:
-        return not (issued.told is not None and issued.told.phase in CAUSES)
-    return told.phase == RUNNING

@@ -14,7 +14,9 @@ from encamp.model.request import (
     RequestState,
 )
 from encamp.sim.faults import Saboteur
+from encamp.sim.host import SimulatedHost
 from encamp.sim.manager import SimulatedManager
+from encamp.sim.said import Execute
 from encamp.sim.simulation import Simulation
 from encamp.sim.written import BrokenPromiseError
 
@@ -49,14 +51,14 @@ class Promises:
             used, kind = host.used(), host.kind
             if used.memory > kind.memory or used.disk > kind.disk:
                 raise BrokenPromiseError(f"{host.name} has promised more than it has: {used}")
-            cpus = sum(machine.size.cpus for machine in host.machines.values())
+            # Idle ones do nothing, and give way.
+            machines = host.machines.values()
+            cpus = sum(machine.size.cpus for machine in machines if not machine.idle)
             if cpus > kind.cpus * overcommit:
                 raise BrokenPromiseError(
                     f"the machines on {host.name} have {cpus} processors of {kind.cpus}"
                 )
-            for machine in host.machines:
-                if not any(carried.machine == machine for carried in host.commands.values()):
-                    raise BrokenPromiseError(f"machine {machine} on {host.name} is nobody's")
+            _every_machine_is_somebodys(host)
 
     def _nothing_begins_twice(self) -> None:
         tally = self._simulation.tally
@@ -120,6 +122,10 @@ class Promises:
                 self._ended_well(record)
             elif job not in simulation.refused:
                 raise BrokenPromiseError(f"{job} is not known to anybody any more")
+        for request, record in simulation.written.records.items():
+            if request not in simulation.jobs:
+                self._stood(record)
+        _none(simulation.written.plans, "triggers are not done with")
         for job, why in simulation.refused.items():
             raise BrokenPromiseError(f"{job} was refused: {why}")
         self._nothing_is_left()
@@ -178,6 +184,23 @@ class Promises:
                 simulation.written.under_way.get(host.name, ()),
                 f"the manager has not heard from {host.name} of",
             )
+
+
+def _every_machine_is_somebodys(host: SimulatedHost) -> None:
+    """Each is idle, or being ended, or has one command that it was made for, or taken for."""
+    users: dict[str, list[Execute]] = {}
+    for carried in host.commands.values():
+        result = carried.result
+        if carried.machine and (result is None or result.standing):
+            users.setdefault(carried.machine, []).append(carried.execute)
+    for machine in host.machines.values():
+        used = users.get(machine.id, [])
+        if not used and not machine.idle and machine.id not in host.going:
+            raise BrokenPromiseError(f"machine {machine.id} on {host.name} is nobody's")
+        if len(used) > (0 if machine.idle else 1):
+            raise BrokenPromiseError(f"machine {machine.id} on {host.name} is used twice")
+        if any(execute.owner != machine.owner for execute in used):
+            raise BrokenPromiseError(f"machine {machine.id} on {host.name} is somebody else's")
 
 
 def _none(left: Iterable[str], what: str) -> None:

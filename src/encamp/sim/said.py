@@ -18,6 +18,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     environment: str
     size: Size
     seconds: float
+    owner: int = 0
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
@@ -32,12 +33,18 @@ class Execute(msgspec.Struct, frozen=True, gc=False):
     size: Size
     standing: bool = False
     """The machine is wanted for itself: it stays when the command is over."""
+    owner: int = 0
+    reuse: bool = False
+    """It may run in a machine that was left idle, and leaves its own so; one that is wanted for
+    itself is idle from the beginning."""
 
 
 class Remove(msgspec.Struct, frozen=True, gc=False):
     """End a machine that stands."""
 
     machine: str
+    only_idle: bool = False
+    """Unless a job has taken it."""
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):

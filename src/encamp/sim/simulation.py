@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from encamp.model.command import CommandDefinition
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import Presence
-from encamp.model.job import Command, Job, MachineRequest, User
-from encamp.model.request import Request
 from encamp.progress import Progress, Silent
 from encamp.sim.agent import SimulatedAgent
 from encamp.sim.bus import Bus, DeafError
 from encamp.sim.clock import Clock
 from encamp.sim.costs import MEASURED
 from encamp.sim.dividing import divide, own_group
-from encamp.sim.host import SimulatedHost, World
+from encamp.sim.host import SimulatedHost
 from encamp.sim.log import Log
 from encamp.sim.manager import HELLO_PATIENCE, SILENCE, SimulatedManager, check_policy
 from encamp.sim.measures import Course, measure
+from encamp.sim.properties import COMMANDS
+from encamp.sim.requests import MANAGER, job_request
 from encamp.sim.said import Answer
 from encamp.sim.site import Compared, Sharing, SimulatedSite
 from encamp.sim.tally import Tally
+from encamp.sim.triggers import check_triggers, told, watched
 from encamp.sim.troubles import Troubles
-from encamp.sim.workload import SimulatedJob, both
+from encamp.sim.workload import SimulatedJob
+from encamp.sim.world import World
 from encamp.sim.written import Written
 
 BEGIN = 30.0
@@ -40,9 +43,6 @@ AGAIN = 5.0
 """Seconds after which somebody tries again who finds no manager."""
 
 
-WORK = Command(arguments=("work",))
-
-
 class Simulation:
     def __init__(
         self,
@@ -54,7 +54,9 @@ class Simulation:
         faults: bool = False,
         keep: int = 0,
         listen: Callable[[str], None] | None = None,
+        commands: Mapping[str, CommandDefinition] | None = None,
     ) -> None:
+        """`commands`: what real hosts offer, which triggers may therefore speak of."""
         check_policy(compared.policy)
         self.site = site
         self.compared = compared
@@ -67,6 +69,14 @@ class Simulation:
         world.environments = site.environments
         world.run_times = {job.id: job.run for job in jobs}
         world.installed = compared.sharing is Sharing.STATIC
+        for job in jobs:
+            world.add_user(job.owner)
+        world.add_user(MANAGER)
+        world.groups = tuple({group: None for kind in site.hosts for group in kind.groups})
+        world.commands = {one.name: one for one in (*(commands or {}).values(), *COMMANDS)}
+        world.triggers = watched(site, compared)
+        check_triggers(world)
+        world.told = told(world.triggers, jobs, compared.policy)
         self.world = world
         self.bus = Bus(self.clock, self.troubles, self.log, MEASURED.message)
         self.written = Written()
@@ -130,7 +140,7 @@ class Simulation:
     @property
     def open(self) -> int:
         """Jobs that are not over."""
-        return self._waiting + len(self.written.open)
+        return self._waiting + len(self.written.open) - len(self.written.ahead)
 
     def run(self, progress: Progress | None = None) -> Course:
         """Until all jobs are over."""
@@ -155,6 +165,7 @@ class Simulation:
         return self.course()
 
     def course(self) -> Course:
+        idle = [span for host in self.hosts.values() for span in host.idle.spans()]
         return measure(
             self.site,
             self.compared.name,
@@ -163,11 +174,19 @@ class Simulation:
             self.written.records,
             self.refused,
             self.tally,
+            self._fired(),
+            [*self.tally.idle, *idle],
         )
+
+    def _fired(self) -> dict[str, int]:
+        """How often each trigger has."""
+        engine = self.manager.core.engine if self.manager is not None else None
+        triggers = engine.triggers.values() if engine is not None else ()
+        return {trigger.name: trigger.fired for trigger in triggers}
 
     def stuck(self) -> EncampError:
         """Jobs wait, and nothing happens any more."""
-        left = sorted(self.written.open)
+        left = sorted(self.written.open - self.written.ahead)
         why = ""
         if self.manager is not None and left:
             record = self.written.latest(left[0])
@@ -190,7 +209,7 @@ class Simulation:
             self.clock.after(AGAIN, self._submit, job)
             return
         try:
-            self.manager.submit(self._request(job))
+            self.manager.submit(job_request(self.world, job, reuse=self.compared.reuse))
         except EncampError as error:
             self.log.say("manager", "refuses", job.id, error.sentence)
             self.refused[job.id] = str(error)
@@ -206,31 +225,6 @@ class Simulation:
                 return
         # Nobody has answered.
         self.clock.after(AGAIN, self._cancel, job)
-
-    def _request(self, job: SimulatedJob) -> Request:
-        groups = [*job.hosts]
-        if self.compared.sharing is Sharing.STATIC:
-            groups.insert(0, (own_group(job.environment),))
-        requirements = both([*map(_in_groups, groups), job.requirements])
-        user = User(name=job.owner, uid=1000, gid=1000, group=job.owner, groups=(), home="/")
-        machine = MachineRequest(environment=job.environment, owner=user)
-        return Request(
-            id=job.id,
-            owner=job.owner,
-            submitted=self.clock.now,
-            environment=job.environment,
-            classes=self.site.environments[job.environment].classes,
-            size=job.size,
-            count=job.count,
-            together=job.together,
-            requirements=requirements,
-            rank=job.rank,
-            priority=job.priority,
-            retries=job.retries,
-            job=None if job.standing else Job(machine=machine, command=WORK),
-            machine=machine,
-            detached=True,
-        )
 
     # ── daemons that come and go ─────────────────────────────────────────────────────────────────
 
@@ -249,6 +243,12 @@ class Simulation:
         for name in self.agents:
             if self.is_reachable(name):
                 self.clock.after(HELLO_PATIENCE, self._introduced, name, self._reachable[name])
+
+    def forget_triggers(self) -> None:
+        """From now on none is at work."""
+        self.world.triggers = ()
+        if self.manager is not None:
+            self.manager.forget_triggers()
 
     def kill_manager(self) -> None:
         if self.manager is not None:
@@ -297,10 +297,6 @@ class Simulation:
     def _lost(self, name: str, count: int) -> None:
         if count == self._reachable[name] and self.manager is not None:
             self.manager.gone(name, Presence.LOST, "it has not been heard of")
-
-
-def _in_groups(groups: tuple[str, ...]) -> str:
-    return " or ".join(f"'{group}' in host.groups" for group in groups)
 
 
 def _shifted(job: SimulatedJob) -> SimulatedJob:

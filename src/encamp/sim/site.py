@@ -8,6 +8,7 @@ import msgspec
 
 from encamp.model.policy import Policy
 from encamp.model.size import MIB, Size
+from encamp.model.trigger import TriggerDefinition
 from encamp.sim.costs import MEASURED
 
 
@@ -45,6 +46,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     template: float = MEASURED.template
     end: float = MEASURED.end
     classes: tuple[str, ...] = ()
+    reuse: bool = False
+    """May its machines have one job of their owner after the other?"""
     hosts: tuple[str, ...] = ()
     """Groups of hosts that are its own where hosts are divided; none: they are dealt out."""
 
@@ -157,6 +160,10 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     sharing: Sharing = Sharing.ON_DEMAND
     division: Division = Division.EQUAL
+    reuse: bool = True
+    """Do jobs ask for machines that were left, where their environment allows it?"""
+    triggers: tuple[TriggerDefinition, ...] = ()
+    """Beside the site's; one of the same name counts instead."""
     policy: Policy = Policy()
 
 
@@ -166,4 +173,5 @@ class SimulatedSite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     trace: Reading | None = None
     jobs: Generated | None = None
     policies: tuple[Compared, ...] = ()
+    triggers: tuple[TriggerDefinition, ...] = ()
     path: str = ""

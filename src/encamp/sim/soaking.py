@@ -4,10 +4,13 @@ promises. A seed that breaks a promise can be repeated exactly."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from encamp.model.command import CommandDefinition
+from encamp.model.machine import IDLE_FOR
+from encamp.sim.clock import Clock
 from encamp.sim.faults import Fault, FaultKind, Saboteur, plan
 from encamp.sim.measures import Course
 from encamp.sim.promises import Promises
@@ -61,9 +64,19 @@ def drive(
     listen: Callable[[str], None] | None = None,
     *,
     measured: bool = False,
+    commands: Mapping[str, CommandDefinition] | None = None,
 ) -> Driven:
     """Run the jobs while faults come about; raises `BrokenError`."""
-    simulation = Simulation(site, jobs, compared, seed=seed, faults=True, keep=KEPT, listen=listen)
+    simulation = Simulation(
+        site,
+        jobs,
+        compared,
+        seed=seed,
+        faults=True,
+        keep=KEPT,
+        listen=listen,
+        commands=commands,
+    )
     seconds = max((job.submitted for job in jobs), default=0.0) + 60.0
     faults = plan(list(simulation.hosts), seconds, seed)
     saboteur = Saboteur(simulation, faults)
@@ -76,10 +89,12 @@ def drive(
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise BrokenError(seed, compared.name, what, simulation.log.lines()) from error
+    records = simulation.written.records
+    states = [records[job].state.value for job in simulation.jobs if job in records]
     return Driven(
         seed=seed,
         faults=dict(Counter(fault.kind.value for fault in faults)),
-        ended=dict(Counter(one.state.value for one in simulation.written.records.values())),
+        ended=dict(Counter(states)),
         happened=simulation.clock.passed,
         course=simulation.course() if measured else None,
     )
@@ -105,12 +120,20 @@ def _run(
         if clock.passed % ANSWERS == 0:
             promises.check_answers()
     saboteur.disarm()
-    until = clock.now + DRAIN
+    simulation.forget_triggers()
+    _let_pass(DRAIN, clock, promises)
+    if any(host.idle.machines() for host in simulation.hosts.values()):
+        # Nobody wants them any more.
+        _let_pass(IDLE_FOR + DRAIN, clock, promises)
+    promises.check_end()
+
+
+def _let_pass(seconds: float, clock: Clock, promises: Promises) -> None:
+    until = clock.now + seconds
     while (soon := clock.next()) is not None and soon <= until:
         clock.step()
         promises.check()
     clock.now = until
-    promises.check_end()
 
 
 def _end(fault: Fault) -> float:
