@@ -126,6 +126,8 @@ async def test_job_is_submitted_and_waited_for(calls: Calling) -> None:
             with pytest.raises(EncampError) as refused:
                 site.cancel(job)
             assert refused.value.code is Code.WRONG_STATE
+            with pytest.raises(EncampError, match="not one text"):
+                site.submit("mini", "true")
 
         await asked(calls, run)
     assert len(agent.ran) == 1
@@ -245,6 +247,23 @@ def test_token_is_taken_from_where_people_put_it(
     with Client() as site:
         assert site._http.headers["authorization"] == "Bearer encamp_in_file"
         assert site._http.base_url == "http://127.0.0.1:7478"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        (["sh", "a\0b"], {}, "Argument 1 of the command has a zero byte"),
+        (["\ud800"], {}, "no text in UTF-8"),
+        (["sh"], {"timeout": float("nan")}, "time limit of nan"),
+        (["sh"], {"variables": {"A=B": ""}}, "'A=B' cannot name a variable"),
+        (["sh"], {"memory": "lots"}, "is not a size"),
+    ],
+)
+def test_what_makes_no_sense_is_not_sent(
+    command: list[str], options: requests.RequestOptions, said: str
+) -> None:
+    with Client("http://127.0.0.1:1", "encamp_x") as site, pytest.raises(EncampError, match=said):
+        site.submit("mini", command, **options)
 
 
 def test_tries_grow_apart_and_end() -> None:

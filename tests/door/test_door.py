@@ -19,6 +19,7 @@ from encamp.door.client import ask, ask_async
 from encamp.door.places import manager_door
 from encamp.door.questions import AskCommands, AskEvents, AskHosts, AskStatus, Question, Status
 from encamp.door.server import Door
+from encamp.door.socket_file import listening
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import Event
@@ -129,6 +130,21 @@ async def test_door_that_closes_ends_all_answers(tmp_path: Path, answering: Answ
     error = await reading
     assert (error.code, error.transient) == (Code.UNREACHABLE, True)
     assert "went away in the middle" in error.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_one_who_knocks_between_two_doors_is_heard_by_the_next(
+    tmp_path: Path, answering: Answering
+) -> None:
+    path = tmp_path / "manager.sock"
+    with listening(path) as listener:
+        async with Door(path, answering, listener):
+            assert await hosts(path, "a") == ["a"]
+        knocking = asyncio.create_task(hosts(path, "b"))
+        await asyncio.sleep(0.05)
+        assert not knocking.done()
+        async with Door(path, answering, listener):
+            assert await knocking == ["b"]
     assert list(tmp_path.iterdir()) == []
 
 

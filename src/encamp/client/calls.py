@@ -16,11 +16,13 @@ from encamp.model.command import CommandRecord
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import Event
 from encamp.model.host import Host
+from encamp.model.job import Command
 from encamp.model.machine import State
 from encamp.model.new_request import NewRequest
 from encamp.model.problem import Problem
 from encamp.model.property import Reading, Value
 from encamp.model.request import Explanation, RequestRecord, Together
+from encamp.model.runnable import check_command, check_timeout
 from encamp.model.size import parse_bytes
 from encamp.model.token import NewToken, Scope, Token
 from encamp.model.trigger import TriggerView
@@ -214,13 +216,21 @@ def why(name: str, most: int) -> Call[Explanation]:
 def submit(
     environment: str, command: Sequence[str], options: RequestOptions, key: str
 ) -> Call[RequestRecord]:
+    if isinstance(command, str):
+        hint = 'Give its words one by one, such as ["sleep", "60"], or ["sh", "-c", "..."].'
+        raise EncampError(Code.USAGE, "A command is a list of texts, not one text.", hint)
     given: dict[str, Any] = dict(options)
     for name in ("memory", "disk"):
         if isinstance(given.get(name), str):
             given[name] = parse_bytes(given[name], name)
     if isinstance(given.get("together"), str):
         given["together"] = _together(given["together"])
-    body = NewRequest(environment=environment, command=list(command), **given)
+    body = NewRequest(environment=environment, command=list(command) or None, **given)
+    if body.command is not None:
+        # JSON has no word for a number that is none, and would leave it out.
+        check_timeout(body.timeout)
+        variables = tuple(body.variables.items())
+        check_command(Command(tuple(body.command), variables, body.workdir))
     return Call(
         method="POST",
         path=_at("requests"),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
 from encamp.client import calls
+from encamp.client.attempting import Attempts, Resumed
 from encamp.client.calls import Call, Issued, Listed, RequestOptions, name_of
-from encamp.client.place import KEEPING_ALIVE, Place
-from encamp.client.trying import PATIENCE, Tries, asked_pause
+from encamp.client.place import Place
+from encamp.client.trying import PATIENCE
 from encamp.core.actions import Judged
 from encamp.door.questions import Move, SiteEnvironment, SiteMachine, Status
 from encamp.model.audit import AuditEntry
@@ -42,17 +43,11 @@ class Client:
         patience: float = PATIENCE,
     ) -> None:
         """`authority`: the file with the certificate that the manager's is checked against. What is
-        not given is taken from ENCAMP_URL, ENCAMP_TOKEN (or ENCAMP_TOKEN_FILE), ENCAMP_AUTHORITY.
-        """
+        not given is taken from ENCAMP_URL, ENCAMP_TOKEN (or ENCAMP_TOKEN_FILE), ENCAMP_AUTHORITY,
+        or from what 'encamp login' has saved."""
         self._place = Place(url, token, authority)
         self._patience = patience
-        transport = httpx.HTTPTransport(verify=self._place.verify, socket_options=KEEPING_ALIVE)
-        self._http = httpx.Client(
-            base_url=self._place.url,
-            headers=self._place.headers,
-            timeout=self._place.timeout,
-            transport=transport,
-        )
+        self._http = self._place.client()
 
     def __enter__(self) -> Self:
         return self
@@ -138,13 +133,7 @@ class Client:
 
     def hosts(self, *patterns: str, readings: Sequence[str] | None = None) -> Iterator[Host]:
         """Sorted by name. `readings`: only of these properties, and no definitions."""
-        page = ""
-        while True:
-            found: Listed[Host] = self._do(calls.hosts(patterns, readings, page))
-            yield from found.items
-            page = found.next
-            if not page:
-                return
+        return self._pages(lambda page: calls.hosts(patterns, readings, page))
 
     def host(self, name: str) -> Host:
         return self._do(calls.host(name))
@@ -170,15 +159,7 @@ class Client:
         owner: str = "",
     ) -> Iterator[SiteMachine]:
         """On hosts of these names, patterns or `@group`s; sorted by host and id."""
-        page = ""
-        while True:
-            found: Listed[SiteMachine] = self._do(
-                calls.machines(patterns, environment, states, owner, page)
-            )
-            yield from found.items
-            page = found.next
-            if not page:
-                return
+        return self._pages(lambda page: calls.machines(patterns, environment, states, owner, page))
 
     def machine(self, name: str) -> SiteMachine:
         return self._do(calls.machine(name))
@@ -279,68 +260,59 @@ class Client:
     # ── how calls are made ───────────────────────────────────────────────────────────────────────
 
     def _do(self, call: Call[T]) -> T:
-        tries = Tries(call, self._patience, time.monotonic())
+        attempts = self._attempts(call)
         while True:
-            told, asked = False, 0.0
-            try:
+            with attempts:
                 response = self._http.request(**call.request())
-                told, asked = True, asked_pause(response.headers)
+                attempts.heard(response)
                 return call.answer(response.status_code, response.content)
-            except httpx.ConnectError as error:
-                # Nobody has heard it.
-                told, failure = True, self._place.unreachable(error)
-            except httpx.TransportError as error:
-                failure = self._place.unreachable(error)
-            except EncampError as error:
-                failure = error
-            time.sleep(tries.pause(failure, time.monotonic(), told=told, asked=asked))
+            time.sleep(attempts.pause)
+
+    def _pages(self, call: Callable[[str], Call[Listed[T]]]) -> Iterator[T]:
+        page = ""
+        while True:
+            found = self._do(call(page))
+            yield from found.items
+            page = found.next
+            if not page:
+                return
 
     def _lines(self, call: Callable[[], Call[T]], *, endless: bool = False) -> Iterator[T]:
         """A stream's items; when it breaks, it is asked for again as it is by then."""
-        tries = Tries(call(), self._patience, time.monotonic())
+        attempts = self._attempts(call())
         while True:
-            told, asked = False, 0.0
-            try:
-                now = call()
+            now = call()
+            with attempts:
                 with self._http.stream(**now.request()) as response:
-                    told, asked = True, asked_pause(response.headers)
+                    attempts.heard(response)
                     if response.status_code >= 400:
                         raise calls.problem(response.status_code, response.read())
                     for line in response.iter_lines():
-                        tries.succeeded(self._patience, time.monotonic())
+                        attempts.went_on()
                         if line:
                             yield calls.line(line, now.expected)
                 if not endless:
                     return
-                failure = self._place.unreachable(ConnectionError("it ended the stream"))
-            except httpx.TransportError as error:
-                failure = self._place.unreachable(error)
-            except EncampError as error:
-                failure = error
-            time.sleep(tries.pause(failure, time.monotonic(), told=told, asked=asked))
+                attempts.ended()
+            time.sleep(attempts.pause)
 
     def _pieces(self, call: Call[bytes]) -> Iterator[bytes]:
         """A stream of bytes; when it breaks, what has been told already is left out."""
-        tries = Tries(call, self._patience, time.monotonic())
-        had = 0
+        attempts, resumed = self._attempts(call), Resumed()
         timeout = httpx.Timeout(self._place.timeout.connect, read=None)
         while True:
-            told, asked, position = False, 0.0, 0
-            try:
+            resumed.begin()
+            with attempts:
                 with self._http.stream(**call.request(), timeout=timeout) as response:
-                    told, asked = True, asked_pause(response.headers)
+                    attempts.heard(response)
                     if response.status_code >= 400:
                         raise calls.problem(response.status_code, response.read())
                     for piece in response.iter_bytes():
-                        tries.succeeded(self._patience, time.monotonic())
-                        new = piece[max(0, had - position) :]
-                        position += len(piece)
-                        if new:
-                            had = position
+                        attempts.went_on()
+                        if new := resumed.new(piece):
                             yield new
                 return
-            except httpx.TransportError as error:
-                failure = self._place.unreachable(error)
-            except EncampError as error:
-                failure = error
-            time.sleep(tries.pause(failure, time.monotonic(), told=told, asked=asked))
+            time.sleep(attempts.pause)
+
+    def _attempts(self, call: Call[Any]) -> Attempts:
+        return Attempts(call, self._place, self._patience)

@@ -1,4 +1,4 @@
-"""Asking at a door: a question goes in, the items of its answer come out."""
+"""Asking at a door: a question goes in, the items of its answer come out, wherever the door is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from io import BufferedReader
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Protocol, TypeVar, overload
 
 import msgspec
 
@@ -34,65 +41,144 @@ class UnansweredError(EncampError):
     """There is no manager, or it went away: what went wrong is not an answer of its."""
 
 
+class WentAwayError(UnansweredError):
+    """There was a manager, and it may or may not have done what it was asked for."""
+
+
 PATIENCE = 10
 """Seconds within which a manager that is alive has heard the question."""
 
 
+class Reading(Protocol):
+    """An answer as it arrives."""
+
+    def exactly(self, size: int) -> bytes:
+        """Its next bytes. EOFError: there are not so many; OSError: it broke off."""
+
+    def was_heard(self) -> None:
+        """From now on, silence means that the manager has nothing to say yet."""
+
+
+class ReadingAsync(Protocol):
+    async def exactly(self, size: int) -> bytes: ...
+
+    def was_heard(self) -> None: ...
+
+
+class FarDoor(Protocol):
+    """A manager's door that is no socket on this host. As text, it says where it is."""
+
+    def opened(self, question: Question) -> AbstractContextManager[Reading]: ...
+
+    def opened_async(self, question: Question) -> AbstractAsyncContextManager[ReadingAsync]: ...
+
+
+AnyDoor = Path | FarDoor
+
+
 @overload
-def ask(path: Path, question: Question, expected: type[A], /) -> Generator[A, None, None]: ...
+def ask(door: AnyDoor, question: Question, expected: type[A], /) -> Generator[A, None, None]: ...
 @overload
 def ask(
-    path: Path, question: Question, expected: type[A], other: type[B], /
+    door: AnyDoor, question: Question, expected: type[A], other: type[B], /
 ) -> Generator[A | B, None, None]: ...
 def ask(
-    path: Path, question: Question, /, *expected: type[msgspec.Struct]
+    door: AnyDoor, question: Question, /, *expected: type[msgspec.Struct]
 ) -> Generator[msgspec.Struct, None, None]:
     """The answer's items, which are of the expected types, as they come. An error that the manager
     answers with is raised. Closing the generator tells the manager that no more is wanted."""
-    answer = _Answer(path, expected)
+    answer = _Answer(door, expected)
+    opened = _opened(door, question) if isinstance(door, Path) else door.opened(question)
+    with opened as reading:
+        while not answer.ended:
+            with answer.going_on():
+                length = answer.length(reading.exactly(LENGTH.size))
+                body = reading.exactly(length)
+            item = answer.understand(body)
+            if item is not None:
+                yield item
+            elif answer.heard:
+                reading.was_heard()
+
+
+@overload
+def ask_async(
+    door: AnyDoor, question: Question, expected: type[A], /
+) -> AsyncGenerator[A, None]: ...
+@overload
+def ask_async(
+    door: AnyDoor, question: Question, expected: type[A], other: type[B], /
+) -> AsyncGenerator[A | B, None]: ...
+async def ask_async(
+    door: AnyDoor, question: Question, /, *expected: type[msgspec.Struct]
+) -> AsyncGenerator[msgspec.Struct, None]:
+    """Like `ask`, in an event loop. Use it with `contextlib.aclosing`."""
+    answer = _Answer(door, expected)
+    async with (
+        _opened_async(door, question) if isinstance(door, Path) else door.opened_async(question)
+    ) as reading:
+        while not answer.ended:
+            with answer.going_on():
+                length = answer.length(await reading.exactly(LENGTH.size))
+                body = await reading.exactly(length)
+            item = answer.understand(body)
+            if item is not None:
+                yield item
+            elif answer.heard:
+                reading.was_heard()
+
+
+@contextmanager
+def _opened(path: Path, question: Question) -> Iterator[Reading]:
+    asked = frame(question)
     with _connect(path) as connection:
         connection.settimeout(PATIENCE)
         # If it is not taken, the reason stands in the answer.
         with suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(frame(question))
+            connection.sendall(asked)
         with connection.makefile("rb") as stream:
-            while not answer.ended:
-                with answer.going_on():
-                    length = answer.length(_exactly(stream.read(LENGTH.size), LENGTH.size))
-                    body = _exactly(stream.read(length), length)
-                item = answer.understand(body)
-                if item is not None:
-                    yield item
-                elif answer.heard:
-                    connection.settimeout(None)
+            yield _Here(connection, stream)
 
 
-@overload
-def ask_async(path: Path, question: Question, expected: type[A], /) -> AsyncGenerator[A, None]: ...
-@overload
-def ask_async(
-    path: Path, question: Question, expected: type[A], other: type[B], /
-) -> AsyncGenerator[A | B, None]: ...
-async def ask_async(
-    path: Path, question: Question, /, *expected: type[msgspec.Struct]
-) -> AsyncGenerator[msgspec.Struct, None]:
-    """Like `ask`, in an event loop. Use it with `contextlib.aclosing`."""
-    answer = _Answer(path, expected)
+class _Here:
+    def __init__(self, connection: socket.socket, stream: BufferedReader) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def exactly(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+    def was_heard(self) -> None:
+        self._connection.settimeout(None)
+
+
+@asynccontextmanager
+async def _opened_async(path: Path, question: Question) -> AsyncIterator[ReadingAsync]:
+    asked = frame(question)
     reader, writer = await _open(path)
     try:
-        writer.write(frame(question))
-        while not answer.ended:
-            with answer.going_on():
-                async with asyncio.timeout(None if answer.heard else PATIENCE):
-                    length = answer.length(await reader.readexactly(LENGTH.size))
-                    body = await reader.readexactly(length)
-            item = answer.understand(body)
-            if item is not None:
-                yield item
+        writer.write(asked)
+        yield _HereAsync(reader)
     finally:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+class _HereAsync:
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._patience: float | None = PATIENCE
+
+    async def exactly(self, size: int) -> bytes:
+        async with asyncio.timeout(self._patience):
+            return await self._reader.readexactly(size)
+
+    def was_heard(self) -> None:
+        self._patience = None
 
 
 async def _open(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -118,10 +204,10 @@ def _close(connecting: asyncio.Future[socket.socket]) -> None:
 class _Answer:
     """What is understood of an answer so far."""
 
-    def __init__(self, path: Path, expected: tuple[type[msgspec.Struct], ...]) -> None:
+    def __init__(self, door: AnyDoor, expected: tuple[type[msgspec.Struct], ...]) -> None:
         self.heard = False
         self.ended = False
-        self._path = path
+        self._door = door
         self._decoders = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in expected}
 
     def length(self, prefix: bytes) -> int:
@@ -154,15 +240,15 @@ class _Answer:
         except TimeoutError as error:
             raise UnansweredError(
                 Code.UNREACHABLE,
-                f"The manager at {self._path} takes no questions: it is stopped or overwhelmed.",
+                f"The manager at {self._door} takes no questions: it is stopped or overwhelmed.",
                 "See its log, and whether its process still runs.",
                 transient=True,
             ) from error
         except (EOFError, OSError) as error:
             when = "in the middle of its answer" if self.heard else "before it answered"
-            raise UnansweredError(
+            raise WentAwayError(
                 Code.UNREACHABLE,
-                f"The manager at {self._path} went away {when}.",
+                f"The manager at {self._door} went away {when}.",
                 "Once it is back, ask again.",
                 transient=True,
             ) from error
@@ -170,15 +256,9 @@ class _Answer:
     def _strange(self, what: str) -> EncampError:
         return EncampError(
             Code.PROTOCOL,
-            f"The manager at {self._path} answered with {what}.",
+            f"The manager at {self._door} answered with {what}.",
             "Use the command line of the same version as the manager.",
         )
-
-
-def _exactly(data: bytes, length: int) -> bytes:
-    if len(data) < length:
-        raise EOFError
-    return data
 
 
 def _connect(path: Path) -> socket.socket:
@@ -216,6 +296,7 @@ def _nobody(path: Path, error: OSError) -> UnansweredError:
     return UnansweredError(
         Code.UNREACHABLE,
         f"No manager answers at {path}: {why}.",
-        "Start one with 'encamp serve', or say where it is with ENCAMP_DOOR.",
+        "Start one with 'encamp serve', or say where one is: with ENCAMP_DOOR on this host, with"
+        " 'encamp login' elsewhere.",
         transient=True,
     )

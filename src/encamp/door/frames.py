@@ -15,6 +15,12 @@ from encamp.model.errors import Code, EncampError
 
 LENGTH = struct.Struct(">I")
 
+QUESTION, ANSWER = "application/vnd.encamp.question", "application/vnd.encamp.answer"
+"""What a question, without its length, and the frames of an answer are called over HTTP."""
+
+STANDS_BY = "Encamp-Stands-By"
+"""The header by which a manager says that another one has to be asked."""
+
 LARGEST_QUESTION = 1 << 20
 LARGEST_ANSWER = 1 << 30
 """Bytes of one item: the manager is trusted by those who ask it, but not with all their memory."""
@@ -61,7 +67,19 @@ decode_part = msgspec.msgpack.Decoder(Part).decode
 
 
 def frame(value: msgspec.Struct) -> bytes:
-    body = _encode(value)
+    try:
+        body = _encode(value)
+    except UnicodeEncodeError as error:
+        raise EncampError(
+            Code.USAGE,
+            f"{error.object[max(0, error.start - 20) : error.end + 20]!a} is no text in UTF-8, and"
+            " nothing else can be sent.",
+            "Write names in UTF-8.",
+        ) from error
+    except OverflowError as error:
+        raise EncampError(
+            Code.USAGE, "A number is larger than anything that can be sent.", "Ask for less."
+        ) from error
     return LENGTH.pack(len(body)) + body
 
 

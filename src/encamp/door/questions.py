@@ -299,6 +299,23 @@ Question = (
     | AskAudit
 )
 
+LOOKS = (
+    AskRequests,
+    AskWhy,
+    AskStatus,
+    AskHosts,
+    AskProperties,
+    AskMachines,
+    AskEvents,
+    AskCommands,
+    AskTriggers,
+    AskTriggerLog,
+    AskEnvironments,
+    AskTokens,
+    AskAudit,
+)
+"""Those who only look can ask again if nobody knows whether they were heard."""
+
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Shown to an agent, it opens one conversation: with one part of a request, or one command."""
@@ -309,6 +326,17 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret: str
     meeting: Meeting | None = None
     """Where; None: its host takes no clients."""
+
+
+class Asker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whom the manager takes whoever asks for."""
+
+    user: str
+    administrator: bool = False
+    scope: Scope | None = None
+    """How far the token goes that was shown; None: none was."""
+    expires: float = 0.0
+    """When it ends."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,8 +356,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     leads: bool = True
     """If not, it stands by, and knows nothing of the site."""
     leadership: Leadership = Leadership()
+    triggers_refused: str = ""
+    """Why those in the site's files are not the ones that are watched, if they are not."""
     requests: dict[str, int] = {}
     """How many are in each state, of those that are not over."""
+    asker: Asker | None = None
 
 
 class SiteMachine(msgspec.Struct, frozen=True, kw_only=True, gc=False):

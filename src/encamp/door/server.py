@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -53,8 +54,11 @@ _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question
 class Door:
     """Stands open while `async with` does."""
 
-    def __init__(self, path: Path, answer: Answerer) -> None:
+    def __init__(self, path: Path, answer: Answerer, listener: socket.socket | None = None) -> None:
+        """`listener`: the socket of this name, if it is to stay when the door is closed: whoever
+        knocks meanwhile waits for the next door there."""
         self.path = path
+        self._listener = listener
         self._answer = answer
         self._held = ExitStack()
         self._server: asyncio.Server | None = None
@@ -62,7 +66,12 @@ class Door:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        listener = self._held.enter_context(listening(self.path))
+        # Closing a server closes its socket.
+        listener = (
+            self._held.enter_context(listening(self.path))
+            if self._listener is None
+            else self._listener.dup()
+        )
         try:
             self._server = await asyncio.start_unix_server(
                 self._opened, sock=listener, limit=UNREAD, backlog=BACKLOG
@@ -154,7 +163,7 @@ class Door:
         try:
             async with _closing(self._answer(peer, question)) as items:
                 async for one in items:
-                    writer.write(_fitting(item(one)))
+                    writer.write(fitting(item(one)))
                     await writer.drain()
         except (EncampError, OSError):
             raise
@@ -190,11 +199,17 @@ async def _question(reader: asyncio.StreamReader) -> Question:
                     Code.USAGE,
                     f"A question of {length} bytes is too long: {LARGEST_QUESTION} are allowed.",
                 )
-            return _questions.decode(await reader.readexactly(length))
+            return understood(await reader.readexactly(length))
     except TimeoutError as error:
         raise EncampError(
             Code.PROTOCOL, f"No question was heard for {PATIENCE:.0f} seconds."
         ) from error
+
+
+def understood(data: bytes) -> Question:
+    """The question, by whichever door it came."""
+    try:
+        return _questions.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EncampError(
             Code.PROTOCOL,
@@ -203,7 +218,7 @@ async def _question(reader: asyncio.StreamReader) -> Question:
         ) from error
 
 
-def _fitting(whole: bytes) -> bytes:
+def fitting(whole: bytes) -> bytes:
     if len(whole) > LARGEST_ANSWER:
         raise EncampError(Code.NO_ROOM, "The answer is too long to be told in one piece.")
     return whole
