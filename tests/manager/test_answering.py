@@ -205,6 +205,24 @@ async def test_trigger_that_is_not_there_is_refused_with_a_guess(
     assert "Did you mean 'lonely'?" in caught.value.hint
 
 
+async def test_status_tells_that_triggers_were_refused(bench: Bench, tmp_path: Path) -> None:
+    async def refused() -> str:
+        (found,) = await bench.answers(AskStatus())
+        assert isinstance(found, Status)
+        return found.triggers_refused
+
+    (tmp_path / "etc").mkdir()
+    file = tmp_path / "etc" / "triggers.yaml"
+    file.write_text("lonely: {when: len(hostss) < 2, do: log('x')}")
+    with pytest.raises(EncampError):
+        bench.manager.load_triggers()
+    assert "none is watched" in await refused()
+    assert f"{file}:1:" in await refused()
+    file.write_text("lonely: {when: len(hosts) < 2, do: log('x')}")
+    bench.manager.load_triggers()
+    assert await refused() == ""
+
+
 async def test_status_looks_at_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def gone(key: str) -> bytes | None:
         raise EncampError(Code.UNREACHABLE, "The store does not answer.")

@@ -289,6 +289,20 @@ async def test_a_cancelled_command_is_stopped_though_its_agent_and_the_manager_w
         await until_told(bench, record)
 
 
+async def test_what_runs_on_a_host_that_is_away_is_stopped_when_it_is_back(tmp_path: Path) -> None:
+    known = hosts()
+    async with dispatching(tmp_path, known) as bench:
+        record = await bench.issue()
+        record = await bench.until(record, CommandState.RUNNING)
+        known["node1"].record = hosts(Presence.LOST)["node1"].record
+        cancelled = await bench.dispatcher.cancel(record)
+        assert (cancelled.state, cancelled.to_stop) == (CommandState.RUNNING, True)
+        assert "told to stop" in cancelled.reason
+        known["node1"].record = hosts()["node1"].record
+        await bench.dispatcher.host_joined("node1", [record.id])
+        await until_told(bench, record)
+
+
 async def test_a_command_that_was_never_sent_is_cancelled_at_once(tmp_path: Path) -> None:
     async with dispatching(tmp_path) as bench:
         bench.agent.failing = [BUSY] * 1000

@@ -135,6 +135,32 @@ def test_joining_twice_is_refused(enrolment: Enrolment, tmp_path: Path) -> None:
         join(tmp_path / "n2", other)
 
 
+def test_a_host_that_was_removed_joins_again_and_keeps_what_its_file_says(
+    enrolment: Enrolment, tmp_path: Path
+) -> None:
+    join(tmp_path / "n2", secret.unpack(enrolment.add("n2", ("blue",), None)))
+    path = tmp_path / "n2" / "site.yaml"
+    with path.open("a") as file:
+        file.write("# Ours.\nkeep_events: 3d\n")
+    before = path.read_bytes()
+    enrolment.remove("n2")
+    again = secret.unpack(enrolment.add("n2", ("blue",), None))
+    credential = tmp_path / "n2" / "credentials" / "n2.creds"
+    assert credential.read_text() != again.credential
+    assert join(tmp_path / "n2", again) == [credential]
+    assert credential.read_text() == again.credential
+    assert path.read_bytes() == before
+    enrolment.remove("n2")
+    other_groups = secret.unpack(enrolment.add("n2", ("red",), None))
+    with pytest.raises(EncampError, match="cannot be made to say") as caught:
+        join(tmp_path / "n2", other_groups)
+    assert 'groups: ["red"]' in caught.value.hint
+    assert credential.read_text() == again.credential
+    moved = msgspec.structs.replace(again, bus=("nats://elsewhere:4222",))
+    with pytest.raises(EncampError, match="names other servers"):
+        join(tmp_path / "n2", moved)
+
+
 def test_the_managers_own_host_joins_by_its_name_and_groups_in_the_file_they_share(
     enrolment: Enrolment,
 ) -> None:

@@ -80,6 +80,15 @@ async def test_a_web_hook_that_fails_is_told(tmp_path: Path, hook: Hook) -> None
     assert "500" in events[-1].sentence
 
 
+async def test_a_web_hook_that_has_moved_is_told(tmp_path: Path, hook: Hook) -> None:
+    hook.answer = 302
+    url = f"http://127.0.0.1:{hook.server_port}/hook"
+    events = await notified(tmp_path, Notify(Way.WEBHOOK, "text", "heat", url))
+    assert "could not tell" in events[-1].sentence
+    assert "302" in events[-1].sentence
+    assert len(hook.got) == 1
+
+
 async def test_nobody_at_the_web_hook_is_told(tmp_path: Path) -> None:
     notify = Notify(Way.WEBHOOK, "text", "heat", "http://127.0.0.1:9/")
     assert "could not tell" in (await notified(tmp_path, notify))[-1].sentence

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from encamp.bus.messages import CommandNews
 from encamp.core.actions import PlaceMachines
+from encamp.core.happenings import Submitted
 from encamp.door.peer import Peer
 from encamp.door.questions import (
     AskMachines,
@@ -28,12 +30,12 @@ from encamp.door.questions import (
 )
 from encamp.manager import ticketing
 from encamp.manager.answering import answer
-from encamp.manager.requests import known_by
+from encamp.manager.requests import IN_ONE_GO, known_by
 from encamp.meeting import tickets
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import EventKind
-from encamp.model.job import Command, Job
+from encamp.model.job import Command, Copy, Job
 from encamp.model.machine import State
 from encamp.model.policy import Policy
 from encamp.model.request import (
@@ -188,7 +190,29 @@ async def test_a_machine_that_stands_is_removed_when_its_request_is_ended(bench:
         assert removal.arguments["force"] is True
         await agent.done(removal.id, PartResult())
         await agent.report()
-        await bench.until(record, RequestState.CANCELLED, RequestState.DONE)
+        ended = await bench.until(record, RequestState.CANCELLED)
+        assert "wanted it to end" in ended.reason.sentence
+
+
+async def test_a_machine_that_is_gone_before_its_removal_is_over_is_removed_once(
+    bench: Bench,
+) -> None:
+    async with bench.agent().joined() as agent:
+        await bench.settle()
+        record = await bench.submit(job=None)
+        command = await agent.command()
+        await agent.done(command, PartResult(machine="m1", standing=True), "start")
+        await agent.report(machine("m1"))
+        await bench.until(record, RequestState.RUNNING)
+        await bench.answers(EndRequest(id=record.request.id))
+        removal = await agent.command(1)
+        await agent.report()
+        await bench.until(record, RequestState.CANCELLED)
+        await agent.done(removal, PartResult())
+        # Whatever else were to be sent would come before this.
+        await bench.answers(IssueCommand(hosts=("node1",), name="test.do"), ROOT)
+        await until(lambda: len(agent.told) > 2)
+        assert [told.name for told in agent.told.values()][1:] == ["machine.remove", "test.do"]
 
 
 async def test_a_host_that_does_not_answer_holds_up_nobody_else(bench: Bench) -> None:
@@ -352,6 +376,21 @@ async def test_of_a_machine_that_has_ended_the_record_is_its_owners_to_remove(be
                 await bench.answers(MoveMachine(machine=name, move=Move.REMOVE), peer)
 
 
+async def test_what_a_job_was_to_keep_is_its_owners_when_it_is_over(bench: Bench) -> None:
+    async with bench.agent().joined() as node:
+        record = await bench.submit()
+        command = await node.command()
+        await node.done(command, PartResult(machine="m1", exit_code=0, began=True))
+        await bench.until(record, RequestState.DONE)
+        await node.report(machine("m1", State.PAUSED))
+        [mine] = await bench.answers(AskMachines(mine=True))
+        assert mine.machine.id == "m1"
+        assert await bench.answers(AskMachines(mine=True), BOB) == []
+        await bench.answers(MoveMachine(machine="mini-m1", move=Move.REMOVE))
+        with pytest.raises(EncampError, match="no machine 'm1'"):
+            await bench.answers(MoveMachine(machine="m1", move=Move.REMOVE), BOB)
+
+
 async def test_a_machine_is_found_as_soon_as_it_has_been_made(bench: Bench) -> None:
     wanted = Exec(command=Command(("hostname",)))
     async with bench.agent().joined() as agent:
@@ -420,9 +459,34 @@ async def test_what_the_manager_issues_for_requests_is_not_for_others_to_issue(
         ({"label": "a\nb"}, "is no label"),
         ({"near": ("x",) * 1000}, "More than 100 labels"),
         ({"job": Job(request().machine, Command(()))}, "nothing to run"),
-        ({"job": Job(request().machine, Command(("x" * 10**6,)))}, "may have 400,000"),
+        ({"job": Job(request().machine, Command(("x" * 10**5,) * 5))}, "may have 400,000"),
+        ({"job": Job(request().machine, Command(("x" * 132_000,)))}, "takes 131,071"),
+        ({"job": Job(request().machine, Command(("",)))}, "nothing to run"),
+        ({"job": Job(request().machine, Command(("sh", "a\0b")))}, "Argument 1 of the command has"),
+        (
+            {"job": Job(request().machine, Command(("sh",), variables=(("A", "a\0"),)))},
+            "Variable 'A' has a zero byte in it, at character 4",
+        ),
+        (
+            {"job": Job(request().machine, Command(("sh",), (("A=B", ""),)))},
+            "cannot name a variabl",
+        ),
+        (
+            {"job": Job(request().machine, Command(("sh",), (("", "x"),)))},
+            "'' cannot name a variabl",
+        ),
+        ({"job": Job(request().machine, Command(("sh",), workdir="/a\0"))}, "zero byte"),
+        ({"job": Job(request().machine, Command(("sh",), workdir="here"))}, "not an absolute path"),
+        (
+            {"job": Job(request().machine, Command(("sh",)), (Copy("a\0"),))},
+            "name of a file to copy",
+        ),
+        ({"machine": msgspec.structs.replace(request().machine, network="x")}, "no network 'x'"),
+        ({"machine": msgspec.structs.replace(request().machine, image="a\0")}, "image's name"),
         ({"job": Job(request().machine, Command(("true",)), timeout=float("nan"))}, "time limit"),
         ({"job": Job(request().machine, Command(("\ud800",)))}, "no text"),
+        ({"requirements": "'\ud800' == ''"}, "no text"),
+        ({"near": ("",)}, "is empty"),
         ({"requirements": "host.memroy_total > 1"}, "memroy_total"),
         ({"requirements": "host.name =="}, "requirements"),
     ],
@@ -437,6 +501,21 @@ async def test_nonsense_is_refused_before_it_is_queued(
         error = caught.value
         assert said in f"{error.sentence} {error.hint} {error.detail}"
         assert await bench.manager.store.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Exec(command=Command(())), "nothing to run"),
+        (Exec(command=Command(("sh", "\0"))), "zero byte"),
+        (Exec(command=Command(("sh",)), timeout=float("inf")), "time limit of inf seconds"),
+        (Exec(command=Command(("sh",)), outputs=(Copy("a", "b\0"),)), "zero byte"),
+    ],
+)
+async def test_nonsense_is_not_run_in_a_machine(bench: Bench, wanted: Exec, said: str) -> None:
+    with pytest.raises(EncampError, match=said) as caught:
+        await bench.answers(AskTicket(machine="m1", exec=wanted))
+    assert caught.value.code is Code.USAGE
 
 
 async def test_the_queue_of_one_owner_is_bounded(tmp_path: Path) -> None:
@@ -600,3 +679,26 @@ async def test_the_site_is_shared_as_its_file_says_when_it_is_read_again(
             await bench.submit()
         await bench.submit(BOB)
         await agent.command()
+
+
+async def test_whoever_lists_very_many_requests_lets_others_have_their_turn(bench: Bench) -> None:
+    count = 4 * IN_ONE_GO
+    for number in range(count):
+        wanted = request(id=f"r{number}", owner="alice", detached=True)
+        bench.manager.desk.requests.standing.opened(wanted)
+        bench.manager.happened(Submitted(wanted))
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    found = await bench.answers(AskRequests(under_way=True, last=2 * count))
+    other.cancel()
+    assert [record.request.id for record in found[:2]] == [f"r{count - 1}", f"r{count - 2}"]
+    assert len(found) == count
+    assert turns >= 3
+    assert await bench.answers(AskRequests(under_way=True), BOB) == []

@@ -264,6 +264,38 @@ async def test_a_machine_of_a_request_that_was_lost_is_removed_when_its_host_bri
             assert (removal.name, removal.arguments["machine"]) == ("machine.remove", "m1")
 
 
+@pytest.mark.parametrize("restart", [True, False])
+async def test_a_machine_of_an_attempt_that_was_lost_is_removed_when_its_host_brings_it_back(
+    tmp_path: Path, restart: bool
+) -> None:
+    async with managed(tmp_path, SITE) as bench:
+        async with bench.agent().joined() as agent:
+            await bench.settle()
+            record = await bench.submit(job=None, retries=1)
+            command = await agent.command()
+            await agent.done(command, PartResult(machine="m1", standing=True), "start")
+            await agent.report(machine("m1"))
+            await bench.until(record, RequestState.RUNNING)
+        waiting = await bench.until(record, RequestState.WAITING)
+        assert (waiting.lost, waiting.forsaken[0].machine) == (1, "m1")
+        await bench.manager.desk.writing.written(record.request.id)
+        async with bench.agent("node2").joined() as second:
+            again = await second.command()
+            await second.done(again, PartResult(machine="m2", standing=True), "start")
+            await second.report(machine("m2"))
+            await bench.until(record, RequestState.RUNNING)
+            await bench.manager.desk.writing.written(record.request.id)
+            if restart:
+                await bench.stop()
+                await bench.start()
+            first = bench.agent()
+            first.hello = {"machines": (machine("m1"),)}
+            async with first.joined():
+                removal = first.told[await first.command()]
+                assert (removal.name, removal.arguments["machine"]) == ("machine.remove", "m1")
+                assert len(second.told) == 1
+
+
 async def test_the_end_of_a_lost_job_that_was_told_and_not_written_is_known_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

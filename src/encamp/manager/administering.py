@@ -1,9 +1,10 @@
-"""Answers about environments, tokens and the audit log."""
+"""Answers about environments and tokens, and to what only administrators may ask."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -98,3 +99,18 @@ async def ask_environments(
             classes=environment.classes,
             labels=environment.labels,
         )
+
+
+async def forget_host(manager: Manager, peer: Peer, asked: questions.ForgetHost) -> Answer:
+    administrators_only(peer, "have hosts forgotten")
+    yield await manager.forget(asked.host)
+
+
+async def record(manager: Manager, peer: Peer, asked: questions.AskRecording) -> Answer:
+    administrators_only(peer, "record the site")
+    yield questions.Recording(
+        at=time.time(),
+        hosts=tuple(state.whole() for state in manager.core.picture.hosts.values()),
+        commands=tuple(await manager.store.under_way()),
+        events=tuple(await manager.store.events(last=100)),
+    )

@@ -10,6 +10,7 @@ import msgspec
 
 from encamp.door import questions
 from encamp.door.peer import Peer
+from encamp.manager.bounds import check_exec
 from encamp.manager.explaining import explain
 from encamp.manager.moving import move_machine, request_of_machine
 from encamp.manager.rights import is_administrator
@@ -32,7 +33,10 @@ def whose(peer: Peer) -> str:
 
 
 async def _look(manager: Manager, peer: Peer, name: str) -> RequestRecord:
-    """Their own one first: what others label so is not what an administrator means."""
+    """Their own one first: what others label so is not what an administrator means. A whole id is
+    no label."""
+    if is_administrator(peer) and name in manager.core.placement.records:
+        return await manager.desk.requests.look(name)
     try:
         return await manager.desk.requests.look(name, peer.user)
     except EncampError as error:
@@ -57,8 +61,8 @@ async def ask_requests(manager: Manager, peer: Peer, asked: questions.AskRequest
     if asked.under_way:
         found = manager.desk.requests.under_way(owner, asked.last)
     else:
-        found = await manager.desk.requests.latest(owner, asked.last)
-    for record in found:
+        found = manager.desk.requests.latest(owner, asked.last)
+    async for record in found:
         yield record
 
 
@@ -108,6 +112,7 @@ async def ask_ticket(manager: Manager, peer: Peer, asked: questions.AskTicket) -
         record = await _look(manager, peer, asked.request)
         yield part_ticket(manager, record, asked.number)
     elif asked.machine and asked.exec is not None and not asked.request:
+        check_exec(asked.exec)
         yield await exec_ticket(manager, peer, asked.machine, asked.exec)
     else:
         raise EncampError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 
 from encamp.bus.messages import encode
+from encamp.door.questions import Exec
 from encamp.model.errors import Code, EncampError
-from encamp.model.job import Job
+from encamp.model.job import Copy, Job, MachineRequest
 from encamp.model.request import MOST_MACHINES, Request
-from encamp.model.wanted import check_name
+from encamp.model.runnable import check_command, check_text, check_timeout
+from encamp.model.wanted import check_name, check_network
 
 LARGEST = 400_000
 """Bytes of a request: it has to fit a message to a host, with what else is said there."""
@@ -21,7 +23,7 @@ MOST_RETRIES = 1000
 
 
 def check_bounds(request: Request) -> None:
-    check_name(request.machine.name)
+    _check_machine(request.machine)
     _bounded("count", request.count, 1, MOST_MACHINES)
     _bounded("priority", request.priority, -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
     _bounded("retries", request.retries, 0, MOST_RETRIES)
@@ -34,6 +36,8 @@ def check_bounds(request: Request) -> None:
     labels = (request.label, *request.near, *request.away)
     if len(labels) > MOST_LABELS:
         raise EncampError(Code.USAGE, f"More than {MOST_LABELS} labels are named.")
+    if not all((*request.near, *request.away)):
+        raise EncampError(Code.USAGE, "One of the labels to be near to, or away from, is empty.")
     for label in labels:
         if len(label) > LONGEST_LABEL or not label.isprintable() or label != label.strip():
             raise EncampError(
@@ -57,11 +61,31 @@ def check_bounds(request: Request) -> None:
         )
 
 
+def _check_machine(machine: MachineRequest) -> None:
+    check_name(machine.name)
+    check_network(machine.network)
+    check_text("The image's name", machine.image or "")
+    for share in machine.shares:
+        check_text("The path of a share", share.source + share.path)
+
+
 def _check_job(job: Job) -> None:
-    if not job.command.arguments:
-        raise EncampError(Code.USAGE, "There is nothing to run.", "Name a program.")
-    if job.timeout is not None and not (math.isfinite(job.timeout) and job.timeout > 0):
-        raise EncampError(Code.USAGE, f"A time limit of {job.timeout} seconds makes no sense.")
+    check_command(job.command)
+    check_timeout(job.timeout)
+    _check_copies((*job.inputs, *job.outputs))
+    check_text("The image's name", job.save_as or "")
+
+
+def check_exec(asked: Exec) -> None:
+    """The same for a command in a machine that is there."""
+    check_command(asked.command)
+    check_timeout(asked.timeout)
+    _check_copies((*asked.inputs, *asked.outputs))
+
+
+def _check_copies(copies: Iterable[Copy]) -> None:
+    for one in copies:
+        check_text("The name of a file to copy", one.source + (one.target or ""))
 
 
 def _bounded(what: str, value: int, least: int, most: int) -> None:

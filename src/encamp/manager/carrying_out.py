@@ -24,7 +24,7 @@ from encamp.core.actions import (
 from encamp.manager.dispatching import Dispatcher
 from encamp.manager.notifying import Notifier
 from encamp.manager.querying import Querier
-from encamp.manager.recording import Recorder
+from encamp.manager.recording import Recorder, whose
 from encamp.manager.store.store import Store
 from encamp.model.command import IN_WORDS, CommandState
 from encamp.model.errors import EncampError
@@ -290,5 +290,5 @@ def _event(entry: Judged, host: str) -> Event:
         sentence=f"Trigger {entry.trigger} {entry.judgement.value}{about}{what}",
         host=host,
         subject=entry.trigger,
-        facts={"for": entry.subject, "seen": entry.seen},
+        facts={"for": entry.subject, "seen": entry.seen, **whose(entry.owner)},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -20,26 +21,23 @@ from encamp.core.happenings import (
     EnvironmentsRead,
     Forgotten,
     Happening,
-    Joined,
     PolicyRead,
     TimePassed,
 )
-from encamp.core.schema import Schema
 from encamp.core.step import Core
-from encamp.core.triggers.memory import OneTrigger, TriggerMemory
-from encamp.describe.site_file import load_site
 from encamp.door.peer import Peer
 from encamp.door.questions import Question
 from encamp.door.server import Door
 from encamp.home import Home
 from encamp.local_time import local_zone
+from encamp.manager import trigger_memory
 from encamp.manager.answering import answer
 from encamp.manager.auditing import Auditor
 from encamp.manager.carrying_out import Hands
 from encamp.manager.desk import Desk, ticket_key
 from encamp.manager.dispatching import Dispatcher
-from encamp.manager.environments import environment_facts
 from encamp.manager.listening import Listener
+from encamp.manager.loading import Loading
 from encamp.manager.membership import Membership
 from encamp.manager.notifying import Notifier
 from encamp.manager.parts import RUN
@@ -48,7 +46,7 @@ from encamp.manager.recording import Recorder
 from encamp.manager.store.store import Store
 from encamp.manager.tokens import Tokens
 from encamp.manager.traffic import Pace
-from encamp.manager.triggers import read_site_triggers
+from encamp.manager.workplace import Workplace
 from encamp.model.command import CommandDefinition, CommandRecord
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import EventKind
@@ -61,10 +59,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHOWN_MISTAKES = 20
 PRUNE = 3600.0
-MEMORY = "trigger "
-"""With a trigger's name: the key in the store of what it has to remember."""
+"""Seconds between two looks at what is old enough to be forgotten."""
 
 Opening = Callable[[str, Sequence[str], Handler], Bus]
 
@@ -101,13 +97,18 @@ class Manager:
         self._opening = opening
         self._environments = environments
         self._members = members
-        self._refused = False
-        """Whether the triggers in the files are not the ones that are watched."""
+        self.loading = Loading(self, members)
         self._poked = asyncio.Event()
         self._hands: Hands
 
-    async def run(self, store: Store, ready: Callable[[], None] | None = None) -> None:
-        """Until cancelled, or until the bus will not have us."""
+    async def run(
+        self,
+        store: Store,
+        ready: Callable[[], None] | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """Until cancelled, or until the bus will not have us. `listener`: the socket of the door,
+        if somebody keeps it."""
         self.store = store
         self.instance = store.tenure.instance
         async with AsyncExitStack() as held:
@@ -141,19 +142,21 @@ class Manager:
                 notifier,
                 self.recorder,
                 self.store,
-                self._remember,
+                lambda: trigger_memory.remember(self.core.engine, self.store),
                 lambda wanted, request: self.desk.requests.place(wanted, request),
             )
             self.desk = Desk(
-                self.core,
-                self.store,
-                self.dispatcher,
-                bus,
-                pace,
-                self.recorder,
-                self.happened,
-                lambda: self.site,
-                await ticket_key(self.store),
+                Workplace(
+                    core=self.core,
+                    store=self.store,
+                    dispatcher=self.dispatcher,
+                    bus=bus,
+                    pace=pace,
+                    recorder=self.recorder,
+                    happened=self.happened,
+                    site=lambda: self.site,
+                    ticket_key=await ticket_key(self.store),
+                )
             )
             await self._remember_site()
             recording = asyncio.create_task(self.recorder.run())
@@ -164,7 +167,7 @@ class Manager:
             held.push_async_callback(self.dispatcher.close)
             held.push_async_callback(self.listener.close)
             held.push_async_callback(self.desk.close)
-            await held.enter_async_context(Door(self._door, self._answer))
+            await held.enter_async_context(Door(self._door, self._answer, listener))
             if self.site.api is not None:
                 await held.enter_async_context(self._open_api(self.site.api))
             await bus.watch(self.listener.membership)
@@ -218,84 +221,23 @@ class Manager:
                 self.happened(CommandMoved(record))
         with contextlib.suppress(EncampError):  # It was told.
             self.load_triggers()
-        parts = []
-        for kept in (await self.store.kept_under(MEMORY)).values():
-            with contextlib.suppress(msgspec.MsgspecError):
-                parts.append(msgspec.msgpack.decode(kept, type=OneTrigger))
-        self.core.engine.restore(TriggerMemory(triggers=tuple(parts)), time.time())
+        await trigger_memory.recall(self.core.engine, self.store)
 
     async def _find_everybody(self) -> None:
         """Then the picture is whole, and triggers may look at it."""
         await self.listener.find_everybody()
         self.core.settled = True
         self.happened(TimePassed())
-        self._check_policy()
+        self.loading.check_policy()
         await self.desk.successor.go_on()
 
-    def _check_policy(self) -> None:
-        """Now that it is known what hosts are like."""
-        try:
-            self.core.check_policy(self.site.placement)
-        except EncampError as error:
-            wrong = error.detail.splitlines()[0] if error.detail else error.sentence
-            sentence = f"A rank of 'placement' in site.yaml is left aside: {wrong}"
-            self.recorder.event(EventKind.TRIGGERS_REFUSED, sentence)
-
     def reload(self) -> None:
-        """Go by the site's files as they are now: how hosts are shared, environments, triggers.
-        With a mistake in one of them, what it said before stays."""
-        wrong: list[EncampError] = []
-        for load in (
-            self._load_policy,
-            self._load_environments,
-            self._load_certificate,
-            self.load_triggers,
-        ):
-            try:
-                load()
-            except EncampError as error:
-                wrong.append(error)
-        if wrong:
-            raise wrong[0]
-
-    def _load_certificate(self) -> None:
-        if self.api is not None:
-            self.api.reload()
-
-    def _load_policy(self) -> None:
-        site = load_site() or Site()
-        self.core.check_policy(site.placement)
-        self.site = msgspec.structs.replace(self.site, placement=site.placement, submit=site.submit)
-        self.happened(PolicyRead(site.placement))
-
-    def _load_environments(self) -> None:
-        self.happened(EnvironmentsRead(environment_facts()))
+        """Go by the site's files as they are now."""
+        self.loading.reload()
 
     def load_triggers(self) -> None:
-        """Watch the triggers that are in the site's files now. If there is a mistake in them, those
-        that were watched go on, and the error says what is wrong."""
-        picture = self.core.picture
-        picture.learn((), self._groups())
-        commands = self.core.commands()
-        try:
-            self.core.load(read_site_triggers(picture.world.schema, commands), time.time())
-        except EncampError as error:
-            self._refused = True
-            count = len(self.core.engine.views())
-            former = f"the {count} that were watched stay" if count else "none is watched"
-            found = error.detail.splitlines()[:SHOWN_MISTAKES] or [error.sentence]
-            for line in found:
-                log.warning("%s", line)
-            self.recorder.event(
-                EventKind.TRIGGERS_REFUSED,
-                f"The triggers in the site's files are refused, {former}: {found[0]}",
-            )
-            raise
-        self._refused = False
-        count = len(self.core.engine.views())
-        what = "1 trigger is" if count == 1 else f"{count} triggers are"
-        self.recorder.event(EventKind.TRIGGERS_LOADED, f"{what} watched.")
-        self._poked.set()
+        """Watch the triggers that are in the site's files now."""
+        self.loading.triggers()
 
     async def forget(self, name: str) -> Host:
         """A host that will not come back is no longer part of the site."""
@@ -315,35 +257,26 @@ class Manager:
         self.happened(Forgotten(name))
         return state.record
 
-    def _groups(self) -> set[str]:
-        """Those that hosts can be in, whether one of them has joined or not."""
-        enrolled = self._members.groups() if self._members is not None else frozenset()
-        return {*self.site.groups, *enrolled}
-
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
     def happened(self, happening: Happening) -> None:
         following = self.desk.see(happening)
-        joins = self._refused and isinstance(happening, Joined)
-        known = self._vocabulary() if joins else None
+        known = self.loading.before(happening)
         decision = self.core.step(happening, time.time())
-        if known is not None and self._vocabulary() != known:
-            # What the triggers lacked may be there now.
-            with contextlib.suppress(EncampError):
-                self.load_triggers()
+        self.loading.after(known)
         if decision.events:
             self.recorder.events(decision.events)
         if decision.actions:
             self._hands.take(decision.actions)
         if decision.placement:
             self.desk.take(decision.placement)
-        self._poked.set()
+        self.poke()
         for moved in following:
             self.happened(moved)
 
-    def _vocabulary(self) -> tuple[Schema, int]:
-        """Differs when there is something new that triggers can speak of."""
-        return self.core.picture.world.schema, len(self.core.commands())
+    def poke(self) -> None:
+        """What is due may be another time."""
+        self._poked.set()
 
     async def _watch_clock(self) -> None:
         """Look at what is due though nothing happens."""
@@ -356,23 +289,6 @@ class Manager:
                     await self._poked.wait()
             except TimeoutError:
                 self.happened(TimePassed())
-
-    async def _remember(self) -> None:
-        """Triggers' memory is written down before what they decided is done."""
-        changes = self.core.engine.memory_changes()
-        try:
-            await asyncio.gather(
-                *(self._remember_one(f"{MEMORY}{name}", one) for name, one in changes.items())
-            )
-        except EncampError as error:
-            self.core.engine.write_again(changes)
-            log.warning("What triggers remember could not be written down: %s", error)
-
-    async def _remember_one(self, key: str, one: OneTrigger | None) -> None:
-        if one is None:
-            await self.store.drop(key)
-        else:
-            await self.store.keep(key, msgspec.msgpack.encode(one))
 
     def _command_moved(self, record: CommandRecord) -> None:
         if record.name == RUN:

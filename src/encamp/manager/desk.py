@@ -4,9 +4,8 @@ to what the core decides about them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from encamp.bus.bus import Bus
 from encamp.core.actions import PlacementAction, WriteRequest
 from encamp.core.happenings import (
     Happening,
@@ -16,23 +15,19 @@ from encamp.core.happenings import (
     Reported,
     Submitted,
 )
-from encamp.core.step import Core
 from encamp.manager.attending import Attendance
 from encamp.manager.chronicle import Chronicle
-from encamp.manager.dispatching import Dispatcher
 from encamp.manager.forsaken import Forsaken
 from encamp.manager.parts import part_moved
 from encamp.manager.placing import Placing
-from encamp.manager.recording import Recorder
 from encamp.manager.requests import Requests
 from encamp.manager.store.store import Store
 from encamp.manager.taking_over import Successor
-from encamp.manager.traffic import Pace
 from encamp.manager.usage import Usage
 from encamp.manager.vanishing import vanished
+from encamp.manager.workplace import Workplace
 from encamp.meeting import tickets
 from encamp.model.command import OVER, CommandRecord
-from encamp.model.site import Site
 
 TICKETS = "tickets"
 """The key in the store of what the tickets to machines are made from."""
@@ -48,38 +43,19 @@ async def ticket_key(store: Store) -> bytes:
 
 
 class Desk:
-    def __init__(
-        self,
-        core: Core,
-        store: Store,
-        dispatcher: Dispatcher,
-        bus: Bus,
-        pace: Pace,
-        recorder: Recorder,
-        happened: Callable[[Happening], None],
-        site: Callable[[], Site],
-        ticket_key: bytes,
-    ) -> None:
-        """`site`: how it is set up now. `ticket_key`: what tickets to machines are made from."""
+    def __init__(self, workplace: Workplace) -> None:
+        core, store, happened = workplace.core, workplace.store, workplace.happened
         self._core = core
         self._happened = happened
-        self.ticket_key = ticket_key
-        self.placing = Placing(
-            core,
-            store,
-            dispatcher,
-            bus,
-            pace,
-            recorder,
-            happened,
-            lambda: site().placement,
-            ticket_key,
-        )
+        self.ticket_key = workplace.ticket_key
+        self.placing = Placing(workplace)
         self.writing = self.placing.writing
-        self.requests = Requests(core, store, self.writing, site, happened)
+        self.requests = Requests(core, store, self.writing, workplace.site, happened)
         self.attendance = Attendance(self.writing.followers, happened)
-        self.successor = Successor(core, store, dispatcher, self.placing, self.requests, happened)
-        self._chronicle = Chronicle(recorder)
+        self.successor = Successor(
+            core, store, workplace.dispatcher, self.placing, self.requests, happened
+        )
+        self._chronicle = Chronicle(workplace.recorder)
         self._usage = Usage(core, store)
         self._forsaken = Forsaken()
         self._store = store
@@ -109,6 +85,7 @@ class Desk:
             self.attendance.opened(happening.request)
         elif isinstance(happening, Remembered):
             self._chronicle.remembered(happening.record)
+            self._forsaken.moved(happening.record)
             self.attendance.moved(happening.record)
         elif isinstance(happening, Joined | Reported):
             state = self._core.picture.hosts.get(happening.name)

@@ -162,6 +162,9 @@ class Dispatcher:
         record = self.commands.records.get(record.id, record)
         if record.state in OVER:
             return record
+        if self._is_gone(record.host):
+            await self.stop(record)
+            return self.commands.records.get(record.id, record)
         # Before anything is waited for: from now on it is not sent.
         self.commands.to_stop.add(record.id)
         try:
@@ -255,10 +258,12 @@ class Dispatcher:
                 except EncampError as error:
                     log.warning("%s", error)
 
+    def _is_gone(self, host: str) -> bool:
+        state = self._hosts.get(host)
+        return state is None or not joined(state.record)
+
     async def _give_up(self, record: CommandRecord, now: float) -> None:
-        state = self._hosts.get(record.host)
-        gone = state is None or not joined(state.record)
-        if not gone or now < record.issued + record.timeout:
+        if not self._is_gone(record.host) or now < record.issued + record.timeout:
             return
         if record.state is CommandState.WAITING:
             await self._sender.expire(record)
@@ -293,7 +298,10 @@ class Dispatcher:
             )
         if news.state is record.state and news.phase:
             self.commands.get_on(news.id, news.phase, news.machine)
-        if news.state is not record.state or news.value is not None:
+        # What it waited for is over; that it is to stop is still so.
+        told_anew = news.state is record.state and record.reason and not record.to_stop
+        changed = told_anew and news.reason != record.reason and record.state not in OVER
+        if news.state is not record.state or news.value is not None or changed:
             await self.commands.move(
                 record,
                 news.state,

@@ -329,5 +329,5 @@ def _check_agent(name: str) -> None:
         raise EncampError(
             Code.USAGE,
             f"No agent can be called '{MANAGER}': that is the manager's name.",
-            "Choose another with 'host' in site.yaml.",
+            "Choose another name for the host's agent.",
         )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from encamp.core.actions import Judged
 from encamp.core.picture import joined
+from encamp.core.schema import Schema
+from encamp.core.seen import seen_in_words
 from encamp.door.peer import Peer
 from encamp.local_time import local_zone
 from encamp.manager.rights import is_administrator
+from encamp.manager.visibility import Visibility
 from encamp.model.command import IN_WORDS, OVER, CommandRecord, CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 MOST_HOSTS = 10_000
 JUDGEMENTS = 20
 """Entries of a trigger's log that are told."""
+MOST_SEEN = 10
+"""Values that each of them has seen."""
 
 
 async def explain(manager: Manager, peer: Peer, name: str, hosts: int) -> Explanation:
@@ -35,9 +41,12 @@ async def explain(manager: Manager, peer: Peer, name: str, hosts: int) -> Explan
     now = time.time()
     if name in manager.core.picture.hosts:
         return manager.core.placement.why_host(name, now)
-    for view in manager.core.engine.views():
-        if view.name == name:
-            return _trigger(view, await manager.store.judged(name, JUDGEMENTS))
+    view = manager.core.engine.view(name)
+    if view is not None:
+        schema, visibility = manager.core.picture.world.schema, Visibility(manager, peer)
+        look = partial(manager.store.judged, name)
+        entries = await visibility.latest(look, JUDGEMENTS, visibility.judged)
+        return _trigger(visibility.trigger(view), entries, schema)
     unclear: EncampError | None = None
     try:
         record = await manager.desk.requests.look(name, owner)
@@ -133,7 +142,7 @@ def _machine(manager: Manager, owner: str, host: str, machine: Machine) -> Expla
 # ── triggers ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _trigger(view: TriggerView, entries: list[Judged]) -> Explanation:
+def _trigger(view: TriggerView, entries: list[Judged], schema: Schema) -> Explanation:
     if view.stopped:
         state, then = "stopped", "'encamp trigger reload' lets it fire again"
     elif not view.options.get("enabled", True):
@@ -141,21 +150,21 @@ def _trigger(view: TriggerView, entries: list[Judged]) -> Explanation:
     else:
         state, then = "watched", "it is looked at again when what it speaks of changes"
     latest = entries[-1] if entries else None
-    told = _judged(latest) if latest is not None else "nothing was found out about it yet"
+    told = _judged(latest, schema) if latest is not None else "nothing was found out about it yet"
     return Explanation(
         kind="trigger",
         id=view.name,
         name=view.name,
         state=state,
         reason=Reason(sentence=view.stopped or told, since=latest.at if latest else 0.0, next=then),
-        history=tuple(f"{_at(entry.at)} {_judged(entry)}" for entry in entries),
+        history=tuple(f"{_at(entry.at)} {_judged(entry, schema)}" for entry in entries),
     )
 
 
-def _judged(entry: Judged) -> str:
+def _judged(entry: Judged, schema: Schema) -> str:
     about = f" for {entry.subject}" if entry.subject else ""
     why = f": {entry.reason}" if entry.reason else ""
-    seen = ", ".join(f"{name} = {value!r}"[:100] for name, value in list(entry.seen.items())[:10])
+    seen = seen_in_words(entry.seen, schema, MOST_SEEN)
     return f"{entry.judgement.value}{about}{why}" + (f" ({seen})" if seen else "")
 
 
@@ -164,15 +173,13 @@ def _judged(entry: Judged) -> str:
 
 async def _command(manager: Manager, owner: str, name: str) -> Explanation:
     try:
-        record = await manager.store.command(name)
+        record = await manager.store.command(name, owner)
     except EncampError as error:
         if error.code is not Code.USAGE:
             raise
         if error.sentence.startswith("Several"):
             raise
         raise _unknown(name) from error
-    if owner not in ("", record.issuer):
-        raise _unknown(name)
     return Explanation(
         kind="command",
         id=record.id,

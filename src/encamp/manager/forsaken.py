@@ -1,5 +1,5 @@
-"""Machines of requests that were given up for lost: when their host comes back with them, nobody
-wants them any more, and they are removed."""
+"""Machines of requests, or of attempts at them, that were given up for lost: when their host comes
+back with them, nobody wants them any more, and they are removed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ class Forsaken:
 
     def moved(self, record: RequestRecord) -> None:
         # Hosts tell by themselves what becomes of jobs: their commands are under way.
-        if record.state is not RequestState.LOST or record.request.job is not None:
+        if record.request.job is not None:
             return
-        for part in record.parts:
-            if part.machine and len(self._parts) < MOST:
-                self._parts[part.host, part.machine] = EndPart(
-                    request=record.request.id,
-                    number=part.number,
-                    attempt=record.attempt,
-                    host=part.host,
-                )
+        for one in record.forsaken:
+            self._forsake(record, one.number, one.attempt, one.host, one.machine)
+        if record.state is RequestState.LOST:
+            for part in record.parts:
+                self._forsake(record, part.number, record.attempt, part.host, part.machine)
+
+    def _forsake(
+        self, record: RequestRecord, number: int, attempt: int, host: str, machine: str
+    ) -> None:
+        if machine and len(self._parts) < MOST:
+            self._parts[host, machine] = EndPart(
+                request=record.request.id, number=number, attempt=attempt, host=host
+            )
 
     def found(self, told: Joined) -> list[EndPart]:
         """What is to be ended of what a host has brought back."""

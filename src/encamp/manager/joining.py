@@ -29,9 +29,11 @@ def join(directory: Path, invitation: Invitation) -> list[Path]:
     if (directory / KEYS).exists() and Enrolment(directory).members().site == invitation.site:
         return _join_beside_manager(directory, invitation)
     site, credential = directory / SITE, _credential(directory, invitation)
-    for path in (credential, site):
-        if path.exists():
-            raise _is_part_already(path)
+    again = site.exists()
+    if again:
+        _check_is_same(site, invitation)
+    elif credential.exists():
+        raise _is_part_already(credential)
     make_directory(directory, 0o755)
     make_directory(directory / CREDENTIALS, 0o700)
     write_whole(credential, invitation.credential.encode(), PRIVATE)
@@ -40,17 +42,33 @@ def join(directory: Path, invitation: Invitation) -> list[Path]:
         authority = directory / "authority.pem"
         write_whole(authority, invitation.authority.encode(), PUBLIC)
         written.append(authority)
-    write_whole(site, _joined_site_file(invitation).encode(), PUBLIC)
-    return [*written, site]
+    if not again:
+        write_whole(site, _joined_site_file(invitation).encode(), PUBLIC)
+        written.append(site)
+    return written
+
+
+def _check_is_same(site: Path, invitation: Invitation) -> None:
+    """A host that was removed, or whose credential has expired, is given another secret: what its
+    site.yaml says stays. That of another site, or another host, is not to be mixed with it."""
+    before = site.read_bytes()
+    found = _read(site, before)
+    if (found.name, found.host) != (invitation.site, invitation.name):
+        raise _is_part_already(site)
+    if set(found.bus) != set(invitation.bus):
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"{site} names other servers of the bus than the secret: {', '.join(invitation.bus)}.",
+            "Change 'bus' there, and join again.",
+        )
+    _check_says(site, before, invitation)
 
 
 def _join_beside_manager(directory: Path, invitation: Invitation) -> list[Path]:
     """The manager's site.yaml is the agent's, too: it only has to say what the host is called."""
     site, credential = directory / SITE, _credential(directory, invitation)
     content = invitation.credential.encode()
-    is_there = credential.exists()
-    if is_there and credential.read_bytes() != content:
-        raise _is_part_already(credential)
+    is_there = credential.exists() and credential.read_bytes() == content
     before = site.read_bytes()
     found = _read(site, before)
     if found.host not in (None, invitation.name):
@@ -112,7 +130,7 @@ def _is_part_already(path: Path) -> EncampError:
     return EncampError(
         Code.WRONG_STATE,
         f"{path} is there already: this host is part of a site.",
-        "Remove the file first if it shall join another.",
+        "Remove the file first if it shall join another, or be another host.",
     )
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
+import socket
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -35,12 +37,13 @@ from encamp.door.questions import (
     Status,
 )
 from encamp.door.server import Door
-from encamp.door.socket_file import check_free
+from encamp.door.socket_file import listening
 from encamp.home import Home
 from encamp.manager.answering import answer
 from encamp.manager.daemon import Manager, Opening
 from encamp.manager.led_bus import LedBus
 from encamp.manager.passing_on import Answering, UnreachedError, pass_on
+from encamp.manager.rights import asker
 from encamp.manager.store.store import Store
 from encamp.manager.store.tenure import SupersededError, Tenure, superseded
 from encamp.model.errors import Code, EncampError
@@ -96,13 +99,13 @@ class Leading:
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
         """Until cancelled, or until it is of no use any more. `ready`: called whenever it leads."""
-        check_free(self._door)
-        while True:
-            try:
-                store = await self._turn()
-                await self._lead(store, ready)
-            except SupersededError as error:
-                self._say(f"This manager does not lead any more. {error.sentence}")
+        with listening(self._door) as listener:
+            while True:
+                try:
+                    store = await self._turn(listener)
+                    await self._lead(store, listener, ready)
+                except SupersededError as error:
+                    self._say(f"This manager does not lead any more. {error.sentence}")
 
     def reload(self) -> None:
         """Have the site's files read again. Whoever stands by reads them when it leads."""
@@ -111,7 +114,7 @@ class Leading:
 
     # ── standing by ──────────────────────────────────────────────────────────────────────────────
 
-    async def _turn(self) -> Store:
+    async def _turn(self, listener: socket.socket) -> Store:
         """The store, when it is ours."""
         loop = asyncio.get_running_loop()
 
@@ -133,7 +136,7 @@ class Leading:
                 {opening, seen}, timeout=AT_ONCE, return_when=asyncio.FIRST_COMPLETED
             )
             if not opening.done():
-                await self._stand_by(opening)
+                await self._stand_by(opening, listener)
             return await opening
         except BaseException:
             opening.cancel()
@@ -144,11 +147,11 @@ class Leading:
         finally:
             seen.cancel()
 
-    async def _stand_by(self, opening: asyncio.Task[Store]) -> None:
+    async def _stand_by(self, opening: asyncio.Task[Store], listener: socket.socket) -> None:
         async with AsyncExitStack() as held:
             if self._site.bus:
                 self._reach = await held.enter_async_context(Reach(self._site, MANAGER))
-            await held.enter_async_context(Door(self._door, self._answer))
+            await held.enter_async_context(Door(self._door, self._answer, listener))
             if self._site.api is not None:
                 from encamp.manager.api.standby import StandingBy
 
@@ -198,6 +201,7 @@ class Leading:
             messages=0,
             leads=False,
             leadership=self._found,
+            asker=asker(peer),
         )
 
     async def _pass_on(self, peer: Peer, question: Question) -> AsyncGenerator[Item, None]:
@@ -227,7 +231,9 @@ class Leading:
 
     # ── leading ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _lead(self, store: Store, ready: Callable[[], None] | None) -> None:
+    async def _lead(
+        self, store: Store, listener: socket.socket, ready: Callable[[], None] | None
+    ) -> None:
         """Raises SupersededError when it is over, and whatever else ends a manager."""
         buses: list[LedBus] = []
         answering = Answering(lambda peer, question: answer(manager, peer, question))
@@ -246,7 +252,13 @@ class Leading:
 
         async with store:
             manager = self.manager = self._begin(open_bus)
-            work = asyncio.create_task(manager.run(store, ready))
+
+            def begun() -> None:
+                _spare_what_stays()
+                if ready is not None:
+                    ready()
+
+            work = asyncio.create_task(manager.run(store, begun, listener))
             ends = [
                 asyncio.create_task(store.superseded()),
                 asyncio.create_task(self._until_unheard(store.tenure, buses)),
@@ -270,13 +282,14 @@ class Leading:
                 await answering.close()
                 await _end(work, *ends)
 
-    async def _until_unheard(self, tenure: Tenure, buses: Sequence[Bus]) -> HandedOverError:
-        """Waits until agents cannot be reached from here, and can from where another stands by."""
+    async def _until_unheard(self, tenure: Tenure, buses: Sequence[LedBus]) -> HandedOverError:
+        """Waits until agents cannot be reached from here, and can from where another stands by.
+        What is read from the store before takes its time, here as there."""
         loop = asyncio.get_running_loop()
         up = loop.time()
         while True:
             await asyncio.sleep(LOOK)
-            if any(bus.is_up for bus in buses):
+            if all(bus.is_up or not bus.was_tried for bus in buses):
                 up = loop.time()
             ready = [other for other in tenure.standing_by if not other.trouble]
             if ready and loop.time() - up > tenure.seconds:
@@ -304,3 +317,10 @@ async def _end(*tasks: asyncio.Task[object]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _spare_what_stays() -> None:
+    """Programs that were loaded stay. If the collector of garbage looked at them again and again,
+    everything would stand still meanwhile, for a tenth of a second each time."""
+    gc.collect()
+    gc.freeze()

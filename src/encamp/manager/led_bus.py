@@ -29,6 +29,8 @@ class LedBus:
         self._passed_on = passed_on
         self._bus = opening(self._take)
         self._is_open = False
+        self.was_tried = False
+        """Until then, that it is not up means nothing."""
         self.name = self._bus.name
 
     @property
@@ -66,6 +68,7 @@ class LedBus:
         return await self._bus.ended()
 
     async def __aenter__(self) -> Self:
+        self.was_tried = True
         await self._bus.__aenter__()
         self._is_open = True
         return self

@@ -36,6 +36,7 @@ HELLO_PATIENCE = 5.0
 """Seconds in which an agent that is on the bus should have introduced itself."""
 PROMPT = 2.0
 """Seconds in which an agent that is well answers."""
+UNHEARD = "nothing was heard of it since the manager started"
 HELLOS_A_SECOND = 500.0
 """How many agents a manager that has just started asks to introduce themselves."""
 
@@ -63,8 +64,6 @@ class Listener:
         self._accounts: dict[str, Account] = {}
         self._shared = Shared()
         self._introducing: dict[str, asyncio.Task[None]] = {}
-        self._present: set[str] = set()
-        """Those who are on the bus, as the bus tells."""
         self.expected: dict[str, Host] = {}
         """Hosts that a former manager knew, and that have not been heard of yet."""
         self.gathered = asyncio.Event()
@@ -94,13 +93,21 @@ class Listener:
             # Those who are on the bus, and whom nobody knew before, are heard of in this time.
             await asyncio.sleep(self._presence.interval + 1.0)
         await self._until_heard(within + PROMPT)
+        self._show_expected()
         self.gathered.set()
         await self._until_heard(HELLO_PATIENCE + self._presence.silence)
         for host in list(self.expected.values()):
-            reason = "nothing was heard of it since the manager started"
             self._picture.put_host(host)
-            self._gone(host.name, Presence.LOST, reason)
+            self._gone(host.name, Presence.LOST, UNHEARD)
         self.expected.clear()
+
+    def _show_expected(self) -> None:
+        """Whoever asks now is told of all hosts. That those are lost is told when they have had
+        their time."""
+        for host in self.expected.values():
+            unheard = msgspec.structs.replace(host, presence=Presence.LOST, reason=UNHEARD)
+            state = self._picture.put_host(unheard)
+            self._picture.lose_sight(state, UNHEARD)
 
     async def _until_heard(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -113,22 +120,13 @@ class Listener:
     def membership(self, membership: Membership) -> None:
         name = membership.name
         if membership.presence is Presence.JOINED:
-            self._present.add(name)
             if name != MANAGER and name not in self._introducing:
                 self._introducing[name] = asyncio.create_task(self._introduction(name))
             return
-        self._present.discard(name)
         self._stop_waiting_for(name)
         account = self._accounts.pop(name, None)
         if account is not None:
             self._gone(name, membership.presence, membership.reason)
-
-    def _lose_unseen(self, name: str, account: Account) -> None:
-        """One that introduced itself and died before it gave a sign of life was never on the bus,
-        as far as the bus knows."""
-        if name not in self._present and self._accounts.get(name) is account:
-            del self._accounts[name]
-            self._gone(name, Presence.LOST, "it gave no sign of life after it introduced itself")
 
     def _gone(self, name: str, presence: Presence, reason: str) -> None:
         self._happened(Gone(name, presence, reason))
@@ -227,10 +225,6 @@ class Listener:
         account = Account(hello, now)
         joined = account.joined(name, hello, length)
         self._accounts[name] = account
-        if name not in self._present:
-            loop = asyncio.get_running_loop()
-            seconds = self._presence.silence + self._presence.interval
-            loop.call_later(seconds, self._lose_unseen, name, account)
         former_record = self.expected.pop(name, None)
         if former_record is not None and former_record.instance == hello.instance:
             # It was joined all the time: the manager was away, not the host.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from encamp.core.picture import HostState, joined
 from encamp.door.peer import Peer, uid_named
 from encamp.door.questions import AskMachines, SiteMachine
-from encamp.manager.rights import chosen_hosts, is_administrator
+from encamp.manager.rights import chosen_hosts
 from encamp.manager.ticketing import left_of
+from encamp.manager.visibility import Visibility
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 async def machines(manager: Manager, peer: Peer, asked: AskMachines) -> list[SiteMachine]:
     """Sorted by host and id. There may be very many: each costs little."""
-    view = _everything if asked.mine or is_administrator(peer) else _view(manager, peer)
+    view = _everything if asked.mine else Visibility(manager, peer).machines
     found = [_one(manager, asked.id, view)] if asked.id else await _several(manager, asked, view)
     if not asked.mine:
         return found
@@ -40,21 +41,6 @@ View = Callable[[HostState], dict[str, Machine]]
 
 def _everything(state: HostState) -> dict[str, Machine]:
     return state.machines
-
-
-def _view(manager: Manager, peer: Peer) -> View:
-    """One's own machines as they are, those of others from outside."""
-    own: dict[str, list[str]] = {}
-    for _, host, machine in manager.desk.requests.standing.machines_of(peer.user):
-        own.setdefault(host, []).append(machine)
-
-    def view(state: HostState) -> dict[str, Machine]:
-        here = state.outside()
-        if names := own.get(state.record.name):
-            here = here | {name: state.machines[name] for name in names if name in here}
-        return here
-
-    return view
 
 
 async def _several(manager: Manager, asked: AskMachines, view: View) -> list[SiteMachine]:

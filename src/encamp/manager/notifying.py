@@ -36,7 +36,9 @@ class Notifier:
 
     def notify(self, notify: Notify) -> None:
         """Tell it, and do not wait for that. What cannot be told is recorded as such."""
-        self._recorder.event(EventKind.NOTIFICATION, notify.text, subject=notify.trigger)
+        self._recorder.event(
+            EventKind.NOTIFICATION, notify.text, subject=notify.trigger, owner=notify.owner
+        )
         if notify.way is Way.LOG:
             return
         if len(self._tasks) >= MOST_WAITING:
@@ -84,20 +86,23 @@ def without_secrets(text: str) -> str:
 
 def post(notify: Notify) -> None:
     """Hand a notification to a web hook, as JSON."""
-    import urllib.error
-    import urllib.request
+    import httpx
 
     body = msgspec.json.encode(
         {"trigger": notify.trigger, "text": notify.text, "facts": notify.facts}
     )
-    request = urllib.request.Request(
-        notify.to, data=body, headers={"Content-Type": "application/json"}, method="POST"
-    )
+    kind = {"Content-Type": "application/json"}
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE):
-            pass
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise EncampError(Code.UNREACHABLE, f"{error}.", transient=True) from error
+        # Whoever is sent elsewhere would ask there for a page, and tell nothing.
+        answer = httpx.post(
+            notify.to, content=body, headers=kind, timeout=PATIENCE, follow_redirects=False
+        )
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        why = str(error) or type(error).__name__
+        raise EncampError(Code.UNREACHABLE, f"{why}.", transient=True) from error
+    if not answer.is_success:
+        said = f"{answer.status_code} {answer.reason_phrase}".strip()
+        raise EncampError(Code.UNREACHABLE, f"it answered {said}.", transient=True)
 
 
 def send_mail(program: Sequence[str], message: bytes) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from encamp.bus.bus import Bus
 from encamp.bus.messages import Claim, Release, encode
 from encamp.core.actions import (
     BeginPart,
@@ -20,19 +19,14 @@ from encamp.core.actions import (
     ReleaseRoom,
     WriteRequest,
 )
-from encamp.core.happenings import ClaimAnswered, Happening, PartMoved
+from encamp.core.happenings import ClaimAnswered, PartMoved
 from encamp.core.picture import joined
-from encamp.core.step import Core
-from encamp.manager.dispatching import Dispatcher
 from encamp.manager.parts import RUN, as_argument, is_standing, part_id, part_moved
-from encamp.manager.recording import Recorder
-from encamp.manager.store.store import Store
-from encamp.manager.traffic import Pace
+from encamp.manager.workplace import Workplace
 from encamp.manager.writing import FIRST_PAUSE, LONGEST_PAUSE, Writing
 from encamp.meeting import tickets
 from encamp.model.command import OVER, CommandRecord, CommandState
 from encamp.model.errors import Code, EncampError
-from encamp.model.policy import Policy
 from encamp.model.property import Value
 from encamp.model.request import (
     PLACED,
@@ -67,35 +61,23 @@ PartAction = ClaimRoom | ReleaseRoom | BeginPart | EndPart
 
 
 class Placing:
-    def __init__(
-        self,
-        core: Core,
-        store: Store,
-        dispatcher: Dispatcher,
-        bus: Bus,
-        pace: Pace,
-        recorder: Recorder,
-        happened: Callable[[Happening], None],
-        policy: Callable[[], Policy],
-        key: bytes,
-    ) -> None:
-        """`key`: what the tickets to machines are made from."""
-        self._core = core
-        self._store = store
-        self._dispatcher = dispatcher
-        self._bus = bus
-        self._pace = pace
-        self._recorder = recorder
-        self._happened = happened
-        self._policy = policy
-        self._key = key
+    def __init__(self, workplace: Workplace) -> None:
+        self._core = workplace.core
+        self._dispatcher = workplace.dispatcher
+        self._bus = workplace.bus
+        self._pace = workplace.pace
+        self._happened = workplace.happened
+        self._site = workplace.site
+        self._key = workplace.ticket_key
         self.inherited: set[str] = set()
         """Requests that a former manager may have begun."""
         self._begun: dict[str, dict[str, str]] = {}
         """Of each request, the commands that are issued for it, by `claim_id`, and their hosts."""
-        self.writing = Writing(store, recorder, self._do)
+        self.writing = Writing(workplace.store, workplace.recorder, self._do)
         self._turns: dict[str, asyncio.Task[None]] = {}
         """What is being done last about each part, by its `claim_id`."""
+        self._ending: set[str] = set()
+        """Those of them whose end is under way."""
 
     # ── what is decided ──────────────────────────────────────────────────────────────────────────
 
@@ -125,6 +107,8 @@ class Placing:
         not there, is not to begin when it comes back."""
         for name, host in self._begun.pop(request, {}).items():
             going_on = name in self._dispatcher.commands.records or name in self._turns
+            if name in self._ending:
+                continue  # That is its end.
             part = part_id(name)
             if going_on and part is not None:
                 # At once: it may be sent any moment.
@@ -170,11 +154,14 @@ class Placing:
 
         task = asyncio.create_task(turn(), name=f"{type(action).__name__} {name}")
         self._turns[name] = task
+        if isinstance(action, EndPart):
+            self._ending.add(name)
         task.add_done_callback(lambda over: self._had_turn(name, over))
 
     def _had_turn(self, name: str, task: asyncio.Task[None]) -> None:
         if self._turns.get(name) is task:
             del self._turns[name]
+            self._ending.discard(name)
 
     def _record(self, action: PartAction) -> RequestRecord | None:
         """The request, if it is still about this attempt."""
@@ -191,7 +178,7 @@ class Placing:
             owner=request.owner,
             environment=request.environment,
             size=request.size,
-            seconds=self._policy().claim,
+            seconds=self._site().placement.claim,
         )
         refusal, cause = "", Cause.NONE
         await self._pace.turn()

@@ -16,6 +16,7 @@ from encamp.manager.store.store import Store
 from encamp.model.errors import EncampError
 from encamp.model.event import Event, EventKind
 from encamp.model.host import Host
+from encamp.model.property import Value
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +122,24 @@ class Recorder:
         self._counts[event.host] += 1
         return self._counts[event.host] <= MOST_EVENTS
 
-    def event(self, kind: EventKind, sentence: str, host: str = "", subject: str = "") -> None:
-        now = time.time()
-        self.events([Event(at=now, kind=kind, sentence=sentence, host=host, subject=subject)])
+    def event(
+        self,
+        kind: EventKind,
+        sentence: str,
+        host: str = "",
+        subject: str = "",
+        owner: str | None = None,
+    ) -> None:
+        """`owner`: whose business it is, as that of a `Judged`."""
+        event = Event(
+            at=time.time(),
+            kind=kind,
+            sentence=sentence,
+            host=host,
+            subject=subject,
+            facts=whose(owner),
+        )
+        self.events([event])
 
     def trouble(self, kind: EventKind, sentence: str, host: str) -> None:
         """The same as an event, but whoever makes trouble all the time is told of now and then."""
@@ -188,3 +204,8 @@ class Recorder:
         except EncampError as error:
             log.warning("%s", error)
         self.news.set()
+
+
+def whose(owner: str | None) -> dict[str, Value]:
+    """How an event tells whose it is; None: only the administrators'."""
+    return {} if owner is None else {"owner": owner}

@@ -8,7 +8,8 @@ import os
 import pwd
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -38,8 +39,12 @@ LAST = -HIGHEST_PRIORITY
 NOBODY = 65534
 CLOSING = 0.5
 """Seconds that what is being written has when the manager ends."""
+IN_ONE_GO = 500
+"""Requests that are looked at before others get a turn."""
 MOST_QUEUED = 1_000_000
 """Requests of all owners together that are not over."""
+
+T = TypeVar("T")
 
 
 class Requests:
@@ -196,13 +201,17 @@ class Requests:
             return record
         return self.present(await self._store.request(name, owner))
 
-    async def latest(self, owner: str, last: int) -> list[RequestRecord]:
-        return [self.present(record) for record in await self._store.requests(owner, last)]
+    async def latest(self, owner: str, last: int) -> AsyncIterator[RequestRecord]:
+        """The latest first."""
+        async for record in in_turns(await self._store.requests(owner, last)):
+            yield self.present(record)
 
-    def under_way(self, owner: str, last: int) -> list[RequestRecord]:
+    async def under_way(self, owner: str, last: int) -> AsyncIterator[RequestRecord]:
         """Those that are not over, the latest first."""
         records = self._core.placement.records
-        return [records[one] for one in self.standing.latest(owner, last) if one in records]
+        async for request in in_turns(self.standing.latest(owner, last)):
+            if request in records:
+                yield records[request]
 
     async def end(self, name: str, owner: str, by: str) -> RequestRecord:
         record = await self.look(name, owner)
@@ -240,6 +249,14 @@ def _somebody(name: str) -> Peer:
 def _nobody(name: str) -> User:
     """Hosts look up by name who that is there."""
     return User(name, NOBODY, NOBODY, name, (), "/")
+
+
+async def in_turns(items: Sequence[T]) -> AsyncIterator[T]:
+    """There may be very many, and to look at one takes its time: others get a turn in between."""
+    for number, item in enumerate(items):
+        if number % IN_ONE_GO == IN_ONE_GO - 1:
+            await asyncio.sleep(0)
+        yield item
 
 
 def known_by(owner: str, key: str) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Collection, Sequence
 
 from encamp.core.picture import joined
 from encamp.door.peer import Peer
+from encamp.door.questions import Asker
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import Host
 from encamp.model.site import Right
-from encamp.model.token import Scope
+from encamp.model.token import Scope, Token
 
 
 def is_administrator(peer: Peer) -> bool:
@@ -20,6 +21,16 @@ def is_administrator(peer: Peer) -> bool:
     if peer.scope is not None:
         return peer.scope is Scope.ADMINISTER
     return peer.uid in (0, os.geteuid())
+
+
+def asker(peer: Peer, token: Token | None = None) -> Asker:
+    """Whom somebody is taken for. `token`: the one that was shown."""
+    return Asker(
+        user=peer.user,
+        administrator=is_administrator(peer),
+        scope=peer.scope,
+        expires=token.expires if token is not None else 0.0,
+    )
 
 
 def administrators_only(peer: Peer, what: str) -> None:

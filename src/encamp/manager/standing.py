@@ -4,6 +4,7 @@ come and go, so that looking costs nothing however many wait."""
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
 import msgspec
 
@@ -17,7 +18,7 @@ from encamp.model.request import (
 )
 
 
-class Open(msgspec.Struct):
+class Open(msgspec.Struct, gc=False):
     owner: str
     state: RequestState
     machines: tuple[tuple[str, str], ...] = ()
@@ -28,7 +29,8 @@ class Standing:
     def __init__(self) -> None:
         self._open: dict[str, Open] = {}
         """The oldest first."""
-        self._of: Counter[str] = Counter()
+        self._of: dict[str, dict[str, None]] = {}
+        """Of each owner, their ids, the oldest first."""
         self._in: Counter[RequestState] = Counter()
         self._made_for: dict[tuple[str, str], str] = {}
         """By host and machine: what one host says of a machine is no word about another's."""
@@ -42,7 +44,7 @@ class Standing:
         """One more."""
         if request.id not in self._open:
             self._open[request.id] = Open(request.owner, state)
-            self._of[request.owner] += 1
+            self._of.setdefault(request.owner, {})[request.id] = None
             self._in[state] += 1
 
     def moved(self, record: RequestRecord) -> None:
@@ -67,8 +69,9 @@ class Standing:
         one = self._open.pop(request, None)
         if one is None:
             return
-        self._of[one.owner] -= 1
-        if not self._of[one.owner]:
+        of_owner = self._of[one.owner]
+        del of_owner[request]
+        if not of_owner:
             del self._of[one.owner]
         self._in[one.state] -= 1
         self._forget_machines(one)
@@ -93,7 +96,7 @@ class Standing:
 
     def of(self, owner: str) -> int:
         """How many somebody has."""
-        return self._of[owner]
+        return len(self._of.get(owner, ()))
 
     def counts(self) -> dict[str, int]:
         """How many are in each state."""
@@ -101,13 +104,8 @@ class Standing:
 
     def latest(self, owner: str, most: int) -> list[str]:
         """The ids of somebody's, or everybody's, the latest first."""
-        found: list[str] = []
-        for request in reversed(self._open):
-            if len(found) >= most:
-                break
-            if owner in ("", self._open[request].owner):
-                found.append(request)
-        return found
+        found = self._of.get(owner, {}) if owner else self._open
+        return list(islice(reversed(found), max(0, most)))
 
     def owner_of_machine(self, host: str, machine: str) -> str | None:
         """Whose request a machine was made for."""

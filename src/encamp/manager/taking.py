@@ -245,9 +245,10 @@ def _check_for_requests(hello: Hello) -> None:
     meeting = hello.meeting
     if meeting is None:
         return
-    texts = (meeting.address, meeting.socket)
+    texts = (meeting.address, meeting.socket, meeting.boot)
     if (
         not 0 <= meeting.port < 1 << 16
+        or not 0 <= meeting.user < 1 << 32
         or (meeting.port and not _fingerprint(meeting.fingerprint))
         or any(len(text) > LONGEST_TEXT or not text.isprintable() for text in texts)
         or (meeting.socket and MEETING.fullmatch(meeting.socket) is None)

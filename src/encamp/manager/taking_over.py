@@ -24,6 +24,9 @@ from encamp.model.request import Part, PartState, RequestRecord, RequestState, c
 
 log = logging.getLogger(__name__)
 
+IN_ONE_GO = 100
+"""Requests that are remembered before others get a turn."""
+
 
 class Successor:
     def __init__(
@@ -47,7 +50,11 @@ class Successor:
 
     async def remember(self) -> None:
         """All that are not over; before any host joins."""
+        number = 0
         async for record in self._store.requests_under_way():
+            number += 1
+            if number % IN_ONE_GO == 0:
+                await asyncio.sleep(0)  # There may be very many.
             self._requests.standing.moved(record)
             self._happened(Remembered(record))
             if record.state in BEGUN:

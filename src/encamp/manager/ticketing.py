@@ -131,12 +131,12 @@ def _is_about_to_be_told_of(manager: Manager, peer: Peer, reference: str) -> boo
 
 
 async def left_of(manager: Manager, user: str) -> set[tuple[str, str]]:
-    """Hosts and machines of somebody's latest requests for machines. Such a request is over when
-    its machine has ended; the machine's record stays until it is removed."""
+    """Hosts and machines of somebody's latest requests. A request for a machine is over when that
+    has ended, and the machine's record stays until it is removed; what a job was to keep stays when
+    the job is over."""
     return {
         (part.host, part.machine)
-        for record in await manager.desk.requests.latest(user, LATEST)
-        if record.request.job is None
+        async for record in manager.desk.requests.latest(user, LATEST)
         for part in record.parts
         if part.machine
     }

@@ -18,6 +18,7 @@ import msgspec
 from encamp.manager.store import tokens as table
 from encamp.manager.store.store import Store
 from encamp.model.errors import Code, EncampError
+from encamp.model.quantity import duration, quantity
 from encamp.model.token import OWNER, NewToken, Scope, Token
 
 PREFIX = "encamp"
@@ -68,8 +69,8 @@ class Tokens:
         if not SHORTEST <= lifetime <= LONGEST:
             raise EncampError(
                 Code.USAGE,
-                f"A token cannot be valid for {lifetime:g} seconds.",
-                f"Give at least {SHORTEST:g} and at most {LONGEST:.0f} (ten years).",
+                f"A token cannot be valid for {quantity(lifetime, 'seconds')}.",
+                f"Give from {duration(SHORTEST)} to {duration(LONGEST)}.",
             )
         if len(label) > LONGEST_LABEL or not label.isprintable():
             raise EncampError(

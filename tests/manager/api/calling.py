@@ -61,6 +61,8 @@ NEEDED = {
     "metrics": Scope.READ,
 }
 """How far a token has to go, by operation."""
+ASKING = ("ask",)
+"""Where that is said by what is asked; what is wrong with it stands in the answer."""
 OPEN = ("live", "ready")
 """Those that need none."""
 

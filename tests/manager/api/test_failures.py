@@ -32,6 +32,13 @@ def test_every_code_has_a_status_and_comes_back_as_it_was() -> None:
         assert again.detail == "more"
 
 
+SH = {"environment": "mini", "command": ["sh"]}
+
+
+def submission(more: bytes) -> bytes:
+    return b'{"environment": "mini", "command": ["sh"], ' + more + b"}"
+
+
 NONSENSE: tuple[tuple[str, str, dict[str, Any], int], ...] = (
     ("GET", "/v1/nothing", {}, 404),
     ("GET", "/", {}, 404),
@@ -58,7 +65,28 @@ NONSENSE: tuple[tuple[str, str, dict[str, Any], int], ...] = (
     ("POST", "/v1/requests", {"json": {"environment": "mini", "count": 0}}, 400),
     ("POST", "/v1/requests", {"json": {"environment": "none"}}, 404),
     ("POST", "/v1/requests", {"json": {"environment": "mini", "requirements": "x ="}}, 422),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "command": []}}, 400),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "workdir": "/"}}, 422),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "command": [""]}}, 422),
+    ("POST", "/v1/requests", {"json": {"environment": "mini", "command": ["sh", "a\0b"]}}, 422),
+    ("POST", "/v1/requests", {"content": submission(b'"label": "\\ud800"')}, 400),
+    ("POST", "/v1/requests", {"json": {**SH, "variables": {"A=": ""}}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "variables": {"": ""}}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "variables": {"A": "\0"}}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "workdir": "/a\0"}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "workdir": "here"}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "network": "bridge"}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "label": "a\x1b[2J"}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "requirements": "\0"}}, 422),
+    ("POST", "/v1/requests", {"json": {"environment": "mini\0"}}, 404),
+    ("POST", "/v1/requests", {"content": submission(b'"timeout": NaN')}, 400),
+    ("POST", "/v1/requests", {"content": submission(b'"timeout": 1e999')}, 400),
+    ("POST", "/v1/requests", {"content": submission(b'"memory": 1e40')}, 400),
+    ("POST", "/v1/requests", {"content": submission(b'"priority": 99999999999999999999')}, 400),
     ("POST", "/v1/requests", {"content": b" " * ((1 << 20) + 1)}, 413),
+    ("POST", "/v1/commands", {"content": b'{"hosts":["*"],"name":"x","timeout":1e999}'}, 400),
+    ("GET", "/v1/hosts/node1/properties?fresh=true&timeout=nan", {}, 400),
+    ("GET", "/v1/hosts/node1/properties?fresh=true&timeout=inf", {}, 400),
 )
 
 

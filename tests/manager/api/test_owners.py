@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
+from encamp.bus.messages import CommandNews
+from encamp.model.command import CommandState
 from encamp.model.machine import Share
 from encamp.model.request import PartResult
 from encamp.model.token import Scope
@@ -69,6 +73,34 @@ async def test_nobody_sees_what_machines_of_others_run(calls: Calling) -> None:
                 assert answer.status_code == 200
                 assert "mini-m1" in answer.text
                 assert ("hush" in answer.text) is seen, (owner, path)
+
+
+async def test_hosts_and_events_tell_nobody_what_others_do(calls: Calling) -> None:
+    async with calls.bench.agent().joined() as agent:
+        await calls.bench.settle()
+        await calls.bench.submit(job=None)
+        await agent.phase(await agent.command(), "start", "m1")
+        await agent.report(msgspec.structs.replace(machine("m1"), command=("hush",)))
+        issued = await calls.issued("alice")
+        news = CommandNews(id=issued.id, state=CommandState.FAILED, reason="it said hush")
+        await agent.say(news)
+        root = await calls.caller("root", Scope.ADMINISTER)
+        while "it said hush" not in (await root.get("/v1/events?last=1000")).text:
+            await asyncio.sleep(0.005)
+        for caller, seen in (
+            (root, True),
+            (await calls.caller("alice", Scope.READ), True),
+            (await calls.caller("bob", Scope.USE), False),
+        ):
+            for path, own in (
+                ("/v1/hosts", "hush"),
+                ("/v1/hosts/node1", "hush"),
+                ("/v1/events?last=1000", "it said hush"),
+                ("/v1/events?last=1000", "Machine mini-m1"),
+            ):
+                text = (await caller.get(path)).text
+                assert "node1" in text
+                assert (own in text) is seen, path
 
 
 async def test_nobody_hears_how_requests_of_others_get_on(calls: Calling) -> None:

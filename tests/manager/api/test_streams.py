@@ -22,7 +22,7 @@ async def test_events_go_on_after_the_number_that_was_seen_last(calls: Calling) 
         number = seen[-1] if seen else 0
         async with caller.stream("GET", f"/v1/events/stream?since={number}") as answer:
             assert answer.headers["content-type"] == "application/x-ndjson"
-            calls.manager.recorder.event(EventKind.NOTIFICATION, f"This is number {round_}.")
+            calls.manager.recorder.event(EventKind.HOST_TROUBLE, f"This is number {round_}.")
             async for line in answer.aiter_lines():
                 if line:
                     event = json.loads(line)
@@ -106,7 +106,7 @@ async def test_caller_that_does_not_read_is_not_written_to_without_end(
     secret = await calls.secret("alice", Scope.READ)
     host, port = calls.server.address.removeprefix("http://").split(":")
     for _ in range(2000):
-        calls.manager.recorder.event(EventKind.NOTIFICATION, "x" * 10_000)
+        calls.manager.recorder.event(EventKind.HOST_TROUBLE, "x" * 10_000)
     _, writer = await asyncio.open_connection(host, int(port), limit=1024)
     head = f"GET /v1/events/stream?since=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}"
     writer.write(f"{head}\r\n\r\n".encode())
@@ -137,7 +137,7 @@ async def test_token_that_is_taken_back_ends_what_it_has_opened(calls: Calling) 
         assert await anext(lines) == ""
         (token,) = (one for one in calls.manager.tokens.all() if one.owner == "alice")
         await calls.manager.tokens.revoke(token)
-        calls.manager.recorder.event(EventKind.NOTIFICATION, "This is not for her any more.")
+        calls.manager.recorder.event(EventKind.HOST_TROUBLE, "This is not for her any more.")
         async with asyncio.timeout(20):
             rest = "".join([line async for line in lines])
     assert "This is not for her" not in rest

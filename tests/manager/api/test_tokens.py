@@ -14,7 +14,7 @@ from encamp.manager.scopes import NEEDED as NEEDED_BY_QUESTIONS
 from encamp.manager.tokens import Tokens
 from encamp.model.errors import Code, EncampError
 from encamp.model.token import NewToken, Scope, Token
-from tests.manager.api.calling import BODIES, NEEDED, OPEN, Calling, operations
+from tests.manager.api.calling import ASKING, BODIES, NEEDED, OPEN, Calling, operations
 from tests.manager.playing import ALICE, ROOT
 
 
@@ -23,7 +23,7 @@ def test_every_question_says_how_far_a_token_must_go() -> None:
 
 
 def test_every_operation_is_known_here() -> None:
-    assert set(operations()) == {*NEEDED, *OPEN}
+    assert set(operations()) == {*NEEDED, *ASKING, *OPEN}
 
 
 async def test_each_operation_takes_tokens_that_go_far_enough_and_no_others(
@@ -155,7 +155,7 @@ async def test_administrators_use_over_http_is_what_the_scope_says(calls: Callin
     async with calls.bench.agent().joined():
         record = await calls.issued("alice")
         plain = await calls.caller("root", Scope.USE)
-        assert (await plain.get(f"/v1/commands/{record.id}")).status_code == 403
+        assert (await plain.get(f"/v1/commands/{record.id}")).status_code == 404
         refused = await plain.post("/v1/commands", json=BODIES["issue_command"])
         assert refused.status_code == 403
         whole = await calls.caller("root", Scope.ADMINISTER)

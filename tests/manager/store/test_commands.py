@@ -34,6 +34,16 @@ async def test_a_command_is_found_by_the_beginning_of_its_id(store: Store) -> No
         assert caught.value.code is Code.USAGE
 
 
+async def test_of_one_issuer_the_others_are_not_there(store: Store) -> None:
+    others = [command(f"a{number:03}", issuer="bob") for number in range(250)]
+    await store.add_commands([*others, command("a999", issuer="alice"), command("b", issuer="bob")])
+    assert (await store.command("a", "alice")).id == "a999"
+    for hidden in ("a000", "a1", "b"):
+        with pytest.raises(EncampError, match=f"There is no command '{hidden}'"):
+            await store.command(hidden, "alice")
+    assert (await store.command("a000", "bob")).id == "a000"
+
+
 async def test_the_latest_commands_come_first_and_of_chosen_hosts(store: Store) -> None:
     await store.add_commands([command(f"c{n}", f"node{n % 3}") for n in range(30)])
     await store.add_commands([command("new", "node1")])

@@ -85,13 +85,23 @@ async def test_what_is_not_known_is_not_written(store: Store) -> None:
 
 
 async def test_a_request_is_found_by_the_beginning_of_its_id_or_its_label(store: Store) -> None:
-    for name, label in (("abc1", ""), ("abc2", "train"), ("abc3", "train"), ("d", "abc")):
+    jobs = {"abc1": "", "abc2": "train", "abc3": "train", "d": "abc", "e1f2": "", "f3": "e1"}
+    for name, label in jobs.items():
         await store.add_request(request(name, label=label))
     found = {
         asked: (await store.request(asked)).request.id
-        for asked in ("abc1", "abc2", "d", "train", "abc")
+        for asked in ("abc1", "abc2", "d", "train", "abc", "e1", "e")
     }
-    assert found == {"abc1": "abc1", "abc2": "abc2", "d": "d", "train": "abc3", "abc": "d"}
+    # That an id begins like a label says nothing about which of the two is meant: the label is.
+    assert found == {
+        "abc1": "abc1",
+        "abc2": "abc2",
+        "d": "d",
+        "train": "abc3",
+        "abc": "d",
+        "e1": "f3",
+        "e": "e1f2",
+    }
     for asked, said in {"ab": "Several jobs", "x": "no job 'x'", "": "no job"}.items():
         with pytest.raises(EncampError, match=said) as caught:
             await store.request(asked)
@@ -114,7 +124,7 @@ async def test_long_lists_come_whole_and_in_order(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "PAGE", 7)
-    monkeypatch.setattr("encamp.manager.store.store.PAGE", 5)
+    monkeypatch.setattr("encamp.manager.store.request_records.PAGE", 5)
     names = [f"r{number:03}" for number in range(40)]
     for name in names:
         await store.add_request(request(name))

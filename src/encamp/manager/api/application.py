@@ -17,6 +17,7 @@ from encamp.manager.api.routes import (
     commands,
     events,
     health,
+    questions,
     requests,
     site,
     triggers,
@@ -35,6 +36,7 @@ TAGS = (
     Tag("Commands", "What hosts are told to do."),
     Tag("Triggers", "What is watched."),
     Tag("Events", "What happens."),
+    Tag("Questions", "The command line's own way in."),
     Tag("Administration", "Tokens, and the audit log."),
     Tag("Health", "For those who watch over the manager."),
 )
@@ -52,6 +54,7 @@ def _handlers() -> list[Router | object]:
             *commands.HANDLERS,
             *triggers.HANDLERS,
             *events.HANDLERS,
+            *questions.HANDLERS,
             *administration.HANDLERS,
         ],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,7 @@ from encamp.manager.answering import Answer, answer, whole_answer
 from encamp.manager.api.entry import CALLER
 from encamp.manager.api.failures import RefusedError, unknown
 from encamp.manager.api.limits import MOST_STREAMS, Limits
-from encamp.manager.api.streaming import Format, Streamed
+from encamp.manager.api.streaming import Format, Streamed, gathered
 from encamp.manager.daemon import Manager
 from encamp.model.errors import Code, EncampError
 
@@ -59,6 +59,20 @@ class Asking:
         return found
 
     async def stream(self, items: Answer, form: Format) -> Streamed:
+        """What is refused within a moment is refused with a status of its own."""
+        closed = self._open_stream()
+        try:
+            return await Streamed(items, form, closed, self._check_token).prepared()
+        except EncampError as error:
+            raise unknown(error) from error
+
+    def stream_at_once(self, begin: Callable[[], Answer], form: Format) -> Streamed:
+        """Whatever comes of it is told in its own form."""
+        closed = self._open_stream()
+        return Streamed(gathered(begin, form.item), form, closed, self._check_token)
+
+    def _open_stream(self) -> Callable[[], None]:
+        """One more of this token's; what to call when it is closed."""
         if not self._limits.open_stream(self.caller.token):
             sentence = f"This token has {MOST_STREAMS} streams open already."
             hint = "Close some of them first."
@@ -72,15 +86,13 @@ class Asking:
                 closed = True
                 self._limits.close_stream(self.caller.token)
 
-        try:
-            return await Streamed(items, form, close, self._check_token).prepared()
-        except EncampError as error:
-            raise unknown(error) from error
+        return close
 
     def _check_token(self) -> None:
         """What was taken back, or has ended, opens nothing any more: not even what is open."""
         if not self.manager.tokens.is_valid(self.caller.token):
-            raise EncampError(Code.NOT_PERMITTED, "The token is not valid any more.")
+            sentence = "The token is not valid any more: it was revoked, or has ended."
+            raise EncampError(Code.NOT_PERMITTED, sentence, "'encamp token create' makes another.")
 
 
 Asked = NamedDependency[Asking]

@@ -39,7 +39,8 @@ class Listener(socket.socket):
     does not get on with TLS costs memory until it is given up."""
 
     def __init__(self, family: socket.AddressFamily) -> None:
-        super().__init__(family)
+        # Only of a connection that is said to be TCP's does asyncio not have small pieces wait.
+        super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._arriving: dict[Address, tuple[float, str]] = {}
         """Since when, and from where; the oldest first."""
 

@@ -48,8 +48,22 @@ def document() -> bytes:
         for field, about in _about_fields(struct).items():
             schemas[struct.__name__]["properties"][field]["description"] = about
     schemas["Problem"]["properties"]["code"]["enum"] = sorted(CODES)
+    _say_plainly(schemas)
     made["components"]["schemas"].update(schemas)
     return msgspec.json.format(msgspec.json.encode(made))
+
+
+def _say_plainly(schema: Any) -> None:
+    """Of an array of so many items, that there are no further ones is said twice; the second way is
+    one that generators of clients stumble over."""
+    if isinstance(schema, dict):
+        if schema.get("items") is False:
+            del schema["items"]
+        for part in schema.values():
+            _say_plainly(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _say_plainly(part)
 
 
 def _polish(operation: dict[str, Any]) -> None:

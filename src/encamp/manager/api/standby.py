@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from litestar.types import HTTPScope, Receive, Send
 
+from encamp.door.frames import STANDS_BY
 from encamp.manager.api.entry import respond
 from encamp.manager.api.failures import RefusedError
 from encamp.manager.api.routes.health import Health
@@ -33,4 +34,4 @@ class StandingBy(Listening):
             return
         hint = "Ask the manager that leads."
         error = EncampError(Code.UNREACHABLE, self._why(), hint, transient=True)
-        await respond(send, RefusedError(503, error, {"Retry-After": "1"}))
+        await respond(send, RefusedError(503, error, {"Retry-After": "1", STANDS_BY: "yes"}))

@@ -1,4 +1,4 @@
-"""Answers that take their time: as lines of JSON, as server-sent events, or as bare bytes.
+"""Answers that take their time: as lines of JSON, server-sent events, bare bytes, or frames.
 
 Whoever goes away in the middle frees everything; that it has gone is noticed by its connection's
 end, or by what it does not read.
@@ -14,10 +14,15 @@ from contextlib import suppress
 import msgspec
 from litestar.types import Receive, Scope, Send
 
+from encamp.door.frames import ANSWER, End, Failure, Heard, frame
+from encamp.door.frames import item as framed
+from encamp.door.server import fitting
 from encamp.manager.api.failures import failure
 
 HEARTBEAT = 15.0
 """Seconds of silence after which something is said that means nothing."""
+PIECE = 64 << 10
+"""Bytes of items that are gathered."""
 FIRST = 0.5
 """Seconds in which an answer may still turn out to be a refusal, with a status of its own."""
 
@@ -32,6 +37,8 @@ class Format:
 
     media_type = "application/x-ndjson"
     heartbeat = b"\n"
+    end = b""
+    """Said after the last item, if all went well."""
 
     def item(self, item: msgspec.Struct) -> bytes:
         return encode(item) + b"\n"
@@ -68,6 +75,70 @@ class Bytes(Format):
         raise error
 
 
+class Frames(Format):
+    """As at the other door."""
+
+    media_type = ANSWER
+    heartbeat = frame(Heard())
+    end = frame(End())
+
+    def item(self, item: msgspec.Struct) -> bytes:
+        """Of `gathered`."""
+        return item.piece if isinstance(item, Gathered) else fitting(framed(item))
+
+    def problem(self, error: Exception) -> bytes:
+        return frame(Failure.of(failure(error)[1].error()))
+
+
+class Gathered(msgspec.Struct, gc=False):
+    """Items that are written already."""
+
+    piece: bytes
+
+
+async def gathered(
+    begin: Callable[[], Items], written: Callable[[msgspec.Struct], bytes]
+) -> AsyncGenerator[Gathered, None]:
+    """An answer in as few pieces as it takes: what is there at once is told at once, and nothing
+    waits for what is not."""
+    waiting = bytearray()
+    news, room = asyncio.Event(), asyncio.Event()
+
+    async def gather() -> None:
+        items = begin()
+        try:
+            async for item in items:
+                waiting.extend(written(item))
+                news.set()
+                while len(waiting) > PIECE:
+                    room.clear()
+                    await room.wait()
+        finally:
+            if isinstance(items, AsyncGenerator):
+                await items.aclose()
+
+    gathering = asyncio.create_task(gather())
+    gathering.add_done_callback(lambda _: news.set())
+    try:
+        while True:
+            await news.wait()
+            news.clear()
+            if waiting:
+                piece = bytes(waiting)
+                waiting.clear()
+                room.set()
+                yield Gathered(piece)
+            elif gathering.done():
+                gathering.result()
+                return
+            if gathering.done():
+                # That was said already.
+                news.set()
+    finally:
+        gathering.cancel()
+        await asyncio.wait({gathering})
+
+
 def chosen_format(accept: str) -> Format:
     return EventSource() if "text/event-stream" in accept else Format()
 
@@ -83,14 +154,15 @@ class Streamed:
         self._format = form
         self._closed = closed
         self._check = check
+        self._next: asyncio.Future[msgspec.Struct] | None = None
 
     async def prepared(self) -> Streamed:
         """An answer that is refused at once is refused with a status."""
-        self._next = asyncio.ensure_future(anext(self._items))
+        first = self._next = asyncio.ensure_future(anext(self._items))
         try:
-            await asyncio.wait({self._next}, timeout=FIRST)
-            if self._next.done() and not self._next.cancelled():
-                error = self._next.exception()
+            await asyncio.wait({first}, timeout=FIRST)
+            if first.done() and not first.cancelled():
+                error = first.exception()
                 if error is not None and not isinstance(error, StopAsyncIteration):
                     raise error
         except BaseException:
@@ -119,31 +191,35 @@ class Streamed:
             (b"x-accel-buffering", b"no"),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if not self._next.done() and self._format.heartbeat:
+        following = self._next or asyncio.ensure_future(anext(self._items))
+        self._next = following
+        if not following.done() and self._format.heartbeat:
             # So that whoever asked knows that it has begun.
             await _write(send, self._format.heartbeat)
         try:
             while True:
-                await asyncio.wait({self._next}, timeout=HEARTBEAT)
+                await asyncio.wait({following}, timeout=HEARTBEAT)
                 self._check()
-                if not self._next.done():
+                if not following.done():
                     await _write(send, self._format.heartbeat)
                     continue
-                data = self._format.item(self._next.result())
-                self._next = asyncio.ensure_future(anext(self._items))
+                data = self._format.item(following.result())
+                following = self._next = asyncio.ensure_future(anext(self._items))
                 if data:
                     await _write(send, data)
         except StopAsyncIteration:
-            pass
+            if self._format.end:
+                await _write(send, self._format.end)
         except Exception as error:
             await _write(send, self._format.problem(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _close(self) -> None:
         try:
-            self._next.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
-                await self._next
+            if self._next is not None:
+                self._next.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
+                    await self._next
             if isinstance(self._items, AsyncGenerator):
                 await self._items.aclose()
         finally:

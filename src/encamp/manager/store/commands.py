@@ -65,6 +65,10 @@ def _records(found: Sequence[Any]) -> list[CommandRecord]:
     return [msgspec.structs.replace(record, output=arrived[name]) for name, record in told]
 
 
+LOOKED_AT, LOOKED_THROUGH = 100, 20_000
+"""Commands among which those of one issuer are looked for: at a time, and at most."""
+
+
 def exactly(connection: Connection, command_id: str) -> CommandRecord:
     query = select(*COLUMNS).where(commands.c.id == key(command_id))
     found = _records(connection.execute(query).all())
@@ -73,11 +77,19 @@ def exactly(connection: Connection, command_id: str) -> CommandRecord:
     return found[0]
 
 
-def beginning(connection: Connection, prefix: str) -> CommandRecord:
-    """The one whose id begins so."""
+def beginning(connection: Connection, prefix: str, issuer: str = "") -> CommandRecord:
+    """The one whose id begins so. Of one issuer, if one is given: of others' it is not even said
+    that they are there."""
     start = key(prefix)
-    query = select(*COLUMNS).where(commands.c.id >= start, commands.c.id < start + "\U0010ffff")
-    found = _records(connection.execute(query.order_by(commands.c.id).limit(3)).all())
+    query = select(*COLUMNS).where(commands.c.id < start + "\U0010ffff").order_by(commands.c.id)
+    size = LOOKED_AT if issuer else 3
+    rows = connection.execute(query.where(commands.c.id >= start).limit(size)).all()
+    found = [record for record in _records(rows) if issuer in ("", record.issuer)]
+    looked = len(rows)
+    while issuer and len(found) < 2 and len(rows) == size and looked < LOOKED_THROUGH:
+        rows = connection.execute(query.where(commands.c.id > rows[-1].id).limit(size)).all()
+        found += [record for record in _records(rows) if record.issuer == issuer]
+        looked += len(rows)
     whole = [record for record in found if record.id == prefix]
     if not found or not prefix:
         raise unknown(prefix)
@@ -94,7 +106,7 @@ def beginning(connection: Connection, prefix: str) -> CommandRecord:
 def unknown(command_id: str) -> EncampError:
     return EncampError(
         Code.USAGE,
-        f"There is no command '{key(command_id)}'.",
+        f"There is no command '{command_id[:64]}'.",
         "See 'encamp command ls' for those that are remembered.",
     )
 

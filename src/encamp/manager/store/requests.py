@@ -74,8 +74,8 @@ def _records(found: Sequence[Any]) -> list[RequestRecord]:
 
 
 def beginning(connection: Connection, name: str, owner: str) -> RequestRecord:
-    """The one whose id begins so; else the latest of this label. Of one owner, if one is given:
-    of others' it is not even said that they are there."""
+    """The one of this id; else the latest of this label; else the one whose id begins so. Of one
+    owner, if one is given: of others' it is not even said that they are there."""
     start = key(name)
     query = select(*COLUMNS).order_by(requests.c.id).limit(3)
     query = query.where(requests.c.id >= start, requests.c.id < start + "\U0010ffff")
@@ -87,21 +87,19 @@ def beginning(connection: Connection, name: str, owner: str) -> RequestRecord:
         labelled = labelled.where(requests.c.owner == key(owner))
     found = _records(connection.execute(query).all()) if start else []
     whole = [record for record in found if record.request.id == name]
-    if whole or len(found) == 1:
-        return (whole or found)[0]
-    called = _records(connection.execute(labelled).all()) if start else []
-    if called:
-        return called[0]
+    called = _records(connection.execute(labelled).all()) if start and not whole else []
+    if whole or called or len(found) == 1:
+        return (whole or called or found)[0]
     if found:
         raise EncampError(
             Code.USAGE,
-            f"Several jobs have ids that begin with '{start}', such as {found[0].request.id} and "
-            f"{found[1].request.id}.",
+            f"Several jobs have ids that begin with '{start[:64]}', such as {found[0].request.id}"
+            f" and {found[1].request.id}.",
             "Write more of the id.",
         )
     raise EncampError(
         Code.USAGE,
-        f"There is no job '{start}'.",
+        f"There is no job '{start[:64]}'.",
         "See 'encamp jobs' for those that are remembered.",
     )
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Column, Double, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy.types import TypeEngine
 
 metadata = MetaData()
+
+Kind = type[TypeEngine[Any]]
+
+
+def _key(name: str, kind: Kind) -> Column[Any]:
+    return Column(name, kind, primary_key=True)
+
+
+def _needed(name: str, kind: Kind) -> Column[Any]:
+    return Column(name, kind, nullable=False)
+
+
+def _document() -> Column[Any]:
+    return _needed("document", LargeBinary)
+
 
 schema_versions = Table(
     "schema_versions",
     metadata,
-    Column("version", Integer, primary_key=True),
-    Column("applied", Double, nullable=False),
-    Column("release", Text, nullable=False),
+    _key("version", Integer),
+    _needed("applied", Double),
+    _needed("release", Text),
 )
 
 # `number`: in the order in which they were written down. `over_since`: nothing, while it is under
@@ -19,34 +37,34 @@ schema_versions = Table(
 commands = Table(
     "commands",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("number", BigInteger, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    _key("id", Text),
+    _needed("number", BigInteger),
+    _needed("host", Text),
+    _needed("state", Text),
     Column("over_since", Double),
-    Column("output", BigInteger, nullable=False),
-    Column("document", LargeBinary, nullable=False),
+    _needed("output", BigInteger),
+    _document(),
 )
 
 outputs = Table(
     "outputs",
     metadata,
-    Column("command", Text, primary_key=True),
-    Column("start", BigInteger, primary_key=True),
-    Column("piece", LargeBinary, nullable=False),
+    _key("command", Text),
+    _key("start", BigInteger),
+    _needed("piece", LargeBinary),
 )
 
 # `number` and `over_since`: as those of commands.
 requests = Table(
     "requests",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("number", BigInteger, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    _key("id", Text),
+    _needed("number", BigInteger),
+    _needed("owner", Text),
+    _needed("label", Text),
+    _needed("state", Text),
     Column("over_since", Double),
-    Column("document", LargeBinary, nullable=False),
+    _document(),
 )
 
 
@@ -55,10 +73,10 @@ def _log(name: str) -> Table:
     return Table(
         name,
         metadata,
-        Column("number", BigInteger, primary_key=True),
-        Column("at", Double, nullable=False),
-        Column("name", Text, nullable=False),
-        Column("document", LargeBinary, nullable=False),
+        _key("number", BigInteger),
+        _needed("at", Double),
+        _needed("name", Text),
+        _document(),
     )
 
 
@@ -70,23 +88,23 @@ audit = _log("audit")
 tokens = Table(
     "tokens",
     metadata,
-    Column("id", Text, primary_key=True),
-    Column("digest", LargeBinary, nullable=False),
-    Column("document", LargeBinary, nullable=False),
+    _key("id", Text),
+    _needed("digest", LargeBinary),
+    _document(),
 )
 
 hosts = Table(
     "hosts",
     metadata,
-    Column("name", Text, primary_key=True),
-    Column("document", LargeBinary, nullable=False),
+    _key("name", Text),
+    _document(),
 )
 
 kept = Table(
     "kept",
     metadata,
-    Column("key", Text, primary_key=True),
-    Column("value", LargeBinary, nullable=False),
+    _key("key", Text),
+    _needed("value", LargeBinary),
 )
 
 # One row. `store`: tells this one from others. `until`: when the tenure of whoever leads runs out,
@@ -94,22 +112,22 @@ kept = Table(
 leadership = Table(
     "leadership",
     metadata,
-    Column("place", BigInteger, primary_key=True),
-    Column("store", BigInteger, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("instance", Text, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("since", Double, nullable=False),
-    Column("until", Double, nullable=False),
+    _key("place", BigInteger),
+    _needed("store", BigInteger),
+    _needed("epoch", BigInteger),
+    _needed("instance", Text),
+    _needed("host", Text),
+    _needed("since", Double),
+    _needed("until", Double),
 )
 
 # Those that stand by. `seen`: when each last said so.
 managers = Table(
     "managers",
     metadata,
-    Column("instance", Text, primary_key=True),
-    Column("host", Text, nullable=False),
-    Column("since", Double, nullable=False),
-    Column("seen", Double, nullable=False),
-    Column("trouble", Text, nullable=False),
+    _key("instance", Text),
+    _needed("host", Text),
+    _needed("since", Double),
+    _needed("seen", Double),
+    _needed("trouble", Text),
 )
