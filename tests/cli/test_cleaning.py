@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from encamp.cli.cleaning import LogFormatter, clean_lines, json_text
+from encamp.cli.bar import Bar
+from encamp.cli.cleaning import LogFormatter, clean_lines, json_text, remark
 from encamp.cli.daemons import run_daemon
+from encamp.cli.listing import show_list
+from encamp.cli.main import say
 from encamp.cli.sending import Printer
+from encamp.cli.tables import show, table
 from encamp.door.questions import Output
 from encamp.model.command import CommandState
+from encamp.model.errors import Code, EncampError
 from tests.cli.sample_site import command_record
 
 HOSTILE = "a\x1b]0;b\x07\x1b[2J\r\x9b31mc\u202e\U000e0001 ü✓"
@@ -55,6 +60,24 @@ def test_log_shows_what_it_is_told_in_entries_of_its_own(
     assert second == "    2026-01-01 forged"
 
 
+def test_errors_and_progress_tell_a_terminal_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(EncampError(Code.USAGE, f"There is no '{HOSTILE}'.", HOSTILE, detail="\x1b[2J\nmore"))
+    remark(f"x\n{HOSTILE}")
+    monkeypatch.setattr("encamp.cli.bar.PATIENCE", 0.0)
+    with Bar() as bar:
+        bar.update(HOSTILE)
+    assert capsys.readouterr().err.splitlines() == [
+        "  | \\x1b[2J",
+        "  | more",
+        f"encamp: There is no '{SAFE}'.",
+        f"        {SAFE}",
+        f"encamp: x {SAFE}",
+        f"encamp: {SAFE}",
+    ]
+
+
 class Screen(io.TextIOWrapper):
     def __init__(self, terminal: bool) -> None:
         super().__init__(io.BytesIO())
@@ -81,3 +104,16 @@ def test_output_of_commands_is_raw_only_where_it_is_no_terminal(
         for offset, byte in enumerate(f"{HOSTILE}\n".encode()):
             printer.piece(record, Output(record.id, offset, bytes([byte])))
         assert screen.shown == f"{SAFE if terminal else HOSTILE}\n"
+
+
+def test_cells_of_tables_and_lists_tell_a_terminal_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = table("what", "why")
+    made.add_row(HOSTILE, f"one\n{HOSTILE}")
+    show(made)
+    show_list(("what", "why"), [(HOSTILE, "x" * 200 + f"\n{HOSTILE}")], below=("why",))
+    out = capsys.readouterr().out
+    assert out.count(SAFE) == 4
+    assert out.replace("\n", "").isprintable()
+    assert f"one {SAFE}" in out

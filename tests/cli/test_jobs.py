@@ -158,6 +158,43 @@ def ask(capfd: pytest.CaptureFixture[str]) -> Ask:
     return run
 
 
+@pytest.mark.parametrize("words", [("logs",), ("wait",), ("fetch",), ("exec",)])
+def test_what_has_no_name_is_nothing(queue: Queue, ask: Ask, words: tuple[str, ...]) -> None:
+    """And not the latest of all."""
+    code, out, err = ask(*words, "", *(["--", "true"] if words == ("exec",) else []))
+    assert code in (Code.USAGE.value, Code.UNKNOWN_MACHINE.value)
+    assert (out, queue.asked) == ("", [])
+    assert err.startswith("encamp: There is no ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--memory", "9" * 30 + "G"), "more than there is anywhere"),
+        (("--memory", "9" * 400), "more than there is anywhere"),
+        (("--cpus", "9" * 30), "A number is larger than anything that can be sent"),
+        (("--network", "bridge"), "no network 'bridge'"),
+        (("-w", "here"), "not an absolute path"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_here(
+    queue: Queue, ask: Ask, words: tuple[str, ...], said: str
+) -> None:
+    code, _, err = ask("run", *words, "--", "true")
+    assert code == Code.USAGE.value
+    assert said in err
+    assert not any(isinstance(one, questions.Submit) for one in queue.asked)
+
+
+@pytest.mark.parametrize("word", ["", "\udcff"])
+def test_what_no_system_takes_is_refused_here(queue: Queue, ask: Ask, word: str) -> None:
+    code, _, err = ask("run", "--", word)
+    assert code == Code.USAGE.value
+    assert "nothing to run" in err or "no text in UTF-8" in err
+    assert ask("why", "\udcff")[0] == Code.USAGE.value
+    assert queue.asked == []
+
+
 # ── asking for something ─────────────────────────────────────────────────────────────────────────
 
 
@@ -341,7 +378,7 @@ def test_waiting_ends_with_the_exit_code(
 def test_one_that_cannot_be_cancelled_does_not_save_the_others(queue: Queue, ask: Ask) -> None:
     code, out, error = ask("cancel", "a", "zzz", "b")
     assert code == 64
-    assert out.split() == ["a" * 32, "b" * 32]
+    assert sorted(out.split()) == ["a" * 32, "b" * 32]
     assert "zzz" in error
 
 

@@ -348,4 +348,5 @@ def test_others_do_not_see_what_root_sent(served: Served, other: Other) -> None:
     id = served.ask("command", "ls", "--last", "1")[0]["id"]
     assert "secret" not in other("command", "ls", "--json")[1]
     for words in (["show", id], ["output", id], ["cancel", id]):
-        assert other("command", *words)[0] == Code.NOT_PERMITTED.value
+        code, _, said = other("command", *words)
+        assert (code, f"There is no command '{id}'" in said) == (Code.USAGE.value, True)

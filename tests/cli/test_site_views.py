@@ -419,7 +419,7 @@ def test_door_is_where_the_variable_the_site_or_the_home_says(
     assert door() == Path("/elsewhere.sock")
 
 
-def test_node_of_a_larger_site_is_told_to_ask_on_the_managers(
+def test_node_of_a_larger_site_is_told_how_to_ask_from_there(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ENCAMP_DOOR", raising=False)
@@ -430,6 +430,7 @@ def test_node_of_a_larger_site_is_told_to_ask_on_the_managers(
     )
     code, _, err = ask("hosts")
     assert code == Code.UNREACHABLE.value
-    assert "Ask on the host where the manager of 'perugia' runs" in err
+    assert "the manager of 'perugia' is asked with a token" in err
+    assert "encamp login" in err
     (tmp_path / "site.yaml").write_text(f"door: {tmp_path}/front.sock\n")
     assert f"{tmp_path}/front.sock" in ask("hosts")[2]

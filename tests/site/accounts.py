@@ -42,24 +42,28 @@ class Account:
         """Where its Encamp keeps things, by default."""
         return Home(self.directory / ".local" / "share" / "encamp")
 
-    def run(
-        self, *command: str | Path, variables: dict[str, str] | None = None, input: bytes = b""
-    ) -> subprocess.CompletedProcess[bytes]:
-        """Run a program as this account."""
-        environment = {
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its programs are told."""
+        return {
             "HOME": str(self.directory),
             "PATH": PATHS,
             "PYTHONPATH": str(self.library),
             # What one account has compiled would have to be trusted by the others.
             "PYTHONPYCACHEPREFIX": str(self.directory / ".cache" / "python"),
         }
+
+    def run(
+        self, *command: str | Path, variables: dict[str, str] | None = None, input: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a program as this account."""
         return subprocess.run(
             command,
             input=input,
             capture_output=True,
             timeout=120,
             cwd=self.directory,
-            env=environment | (variables or {}),
+            env=self.variables | (variables or {}),
             user=self.uid,
             group=self.gid,
             extra_groups=[],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from encamp.agent.vanished import end_vanished
+from encamp.agent.watching import MachineWatch
 from encamp.home import Home
 from encamp.machines.directory import DOOMED
+from encamp.machines.process import lock_holder
 from encamp.model.errors import Code
 from tests.conftest import ENCAMP, ROOT, Encamp, left_behind, machine_processes
 
@@ -142,7 +146,7 @@ def test_machine_killed_before_it_woke_is_made_again(
     [
         ("destroy", "encamp.agent.live:Live.hang_up+before", ""),
         ("destroy", "encamp.machines.directory:MachineDirectory.remove+before", ""),
-        ("shutdown", "encamp.agent.keeper:Keeper._ended+before", ""),
+        ("shutdown", "encamp.agent.moving:Moves.ended+before", ""),
         ("shutdown", "encamp.agent.live:Live.let_go+before", "stopped"),
         ("pause", "encamp.machines.qemu:Engine.pause+after", ""),
         ("pause", "encamp.agent.live:Live.let_go+before", "paused"),
@@ -290,7 +294,7 @@ def test_machine_goes_on_when_its_context_cannot_be_written(
         ("encamp.agent.keeper:wake+after", "suspended"),
         ("encamp.agent.keeper:Keeper._go_on+before", "paused"),
         ("encamp.machines.qemu:Engine.resume+after", "paused"),
-        ("encamp.agent.keeper:Keeper._moved+after", "running"),
+        ("encamp.agent.moving:Moves.moved+after", "running"),
     ],
 )
 def test_killed_restore_can_be_repeated(
@@ -312,15 +316,15 @@ def test_killed_restore_can_be_repeated(
 @pytest.mark.parametrize(
     ("words", "point", "left"),
     [
-        (("stop", "a"), "encamp.agent.keeper:Keeper._ended+before", {"a": "failed"}),
+        (("stop", "a"), "encamp.agent.moving:Moves.ended+before", {"a": "failed"}),
         (
             ("stop", "a"),
             "encamp.machines.directory:MachineDirectory.strip+before",
             {"a": "stopped"},
         ),
-        (("kill", "a"), "encamp.agent.keeper:Keeper._ended+before", {"a": "failed"}),
-        (("rm", "-f", "a"), "encamp.agent.keeper:Keeper._clear+before", {"a": "failed"}),
-        (("kill-all",), "encamp.agent.keeper:Keeper._clear+before", {"a": "failed"}),
+        (("kill", "a"), "encamp.agent.moving:Moves.ended+before", {"a": "failed"}),
+        (("rm", "-f", "a"), "encamp.agent.moving:Moves.clear+before", {"a": "failed"}),
+        (("kill-all",), "encamp.agent.moving:Moves.clear+before", {"a": "failed"}),
     ],
 )
 def test_killed_ending_leaves_at_most_a_record(
@@ -393,6 +397,31 @@ def test_directory_without_a_record_is_cleared(encamp: Encamp, site_home: Home) 
     (left / "machine.4711").write_text("{")
     assert states(encamp) == {}
     assert not left.exists()
+
+
+@pytest.mark.parametrize("who", ["ps", "agent", "kill-all"])
+def test_machine_whose_directory_was_removed_under_it_is_ended(
+    encamp: Encamp, site_home: Home, tmp_path: Path, who: str
+) -> None:
+    encamp("start", "--name", "a")
+    encamp("start", "--name", "b")
+    lost = json.loads(encamp("show", "a", "--json").stdout)["id"]
+    pid = lock_holder(site_home.machines / lost / "lock")
+    assert pid is not None
+    shutil.rmtree(site_home.machines / lost)
+    assert end_vanished(Home(tmp_path / "another").prepare()) == []
+    assert pid in machine_processes(site_home)
+    match who:
+        case "agent":
+            MachineWatch(site_home, lambda: None).look(agree=True)
+        case "ps":
+            told = encamp("ps")
+            assert lost[:8] in told.stderr.decode()
+        case _:
+            encamp("kill-all")
+    assert pid not in machine_processes(site_home)
+    assert states(encamp) == ({} if who == "kill-all" else {"b": "running"})
+    encamp("kill-all")
 
 
 def test_machine_of_another_version_of_encamp_is_left_alone(

@@ -155,13 +155,25 @@ def test_a_job_is_cancelled_and_its_machine_is_gone(site: RunningSite) -> None:
 
 
 def test_a_machine_is_started_used_and_removed(site: RunningSite) -> None:
+    """Whoever waits for a command finds at once what it has done."""
+
+    def states() -> list[str]:
+        return [machine["state"] for machine in site.hosts()["node1"]["machines"]]
+
     site("start", "--name", "box", *shared(site))
-    site.wait_for("the machine", lambda: site.hosts()["node1"]["machines"])
+    assert states() == ["running"]
     assert site("exec", "box", "hostname").stdout == "box\n"
+    site("pause", "box")
+    assert states() == ["paused"]
+    site("resume", "box")
+    assert states() == ["running"]
     [request] = site.at_door(AskRequests(under_way=True), RequestRecord)
     site("cancel", request["request"]["id"])
-    site.wait_for("its end", lambda: not site.hosts()["node1"]["machines"])
-    ended(site, request["request"]["id"])
+    over = ended(site, request["request"]["id"])
+    assert over["state"] == "cancelled"
+    assert "wanted it to end" in over["reason"]["sentence"]
+    assert states() == []
+    site.wait_for("its commands", lambda: "commands.carry" not in " ".join(site.processes()))
 
 
 def test_a_request_without_a_place_is_refused_with_the_reason(site: RunningSite) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from encamp.home import Home
+from encamp.meeting.kept import FETCHED
 from tests.cli.driving import Start, on_terminal, starter
 from tests.conftest import ENCAMP, left_behind
 from tests.site.siting import RunningSite, root_only, running_site
@@ -155,8 +156,12 @@ def test_terminal_is_a_real_one(site: RunningSite) -> None:
 
 
 def test_detached_job_keeps_what_it_prints_and_leaves(
-    site: RunningSite, start: Start, tmp_path: Path
+    site: RunningSite, start: Start, site_home: Home, tmp_path: Path
 ) -> None:
+    def fetched() -> bool:
+        """Does its host know that it is?"""
+        return any((site_home.root / "commands").glob(f"*/{id}.*/kept/{FETCHED}"))
+
     (tmp_path / "given").write_text("given")
     script = "cat given; echo oh >&2; cp given left; read line; exit 4"
     words = ["--detach", "--in", "given", "--out", "left", "--label", "later"]
@@ -169,8 +174,11 @@ def test_detached_job_keeps_what_it_prints_and_leaves(
     assert (out, error, following.process.returncode) == (b"given", b"oh\n", 0)
     assert site("wait", "later", check=False).returncode == 4
     (tmp_path / "given").unlink()
+    site("logs", id)
+    assert not fetched()
     site("fetch", id)
     assert (tmp_path / "left").read_text() == "given"
+    site.wait_for("word of that", fetched)
     site("fetch", id, "--to", tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere" / "left").read_text() == "given"
     # Also when its host was restarted.
@@ -205,6 +213,25 @@ def test_job_that_finds_no_room_says_so_until_it_is_cancelled(
         assert site("wait", waiting, check=False).returncode == 79
         assert first.ends_with() == 0
     assert jobs(site) == []
+
+
+def test_all_that_waits_is_cancelled_at_once(site: RunningSite) -> None:
+    words = ("run", "--detach", "--requirements", "host.load1 < 0", "--", "true")
+    waiting = {site(*words).stdout.strip() for _ in range(3)}
+    assert site("cancel", check=False).returncode == 64
+    assert set(site("cancel", "--waiting").stdout.split()) == waiting
+    assert jobs(site) == []
+    assert site("cancel", "--all").stdout == ""
+
+
+def test_what_a_job_keeps_is_a_machine_of_its_owners(site: RunningSite) -> None:
+    site("run", "--after", "keep", "--", "true")
+    [kept] = site.wait_for("what was kept", lambda: site.ask("ps"))
+    assert kept["machine"]["state"] == "running"
+    name = kept["machine"]["name"]
+    assert site("exec", name, "--", "echo", "here").stdout == "here\n"
+    site("rm", "--force", name)
+    assert site.ask("ps") == []
 
 
 def test_what_no_host_could_ever_do_is_refused(site: RunningSite) -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import signal
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from encamp.agent import others
+from encamp.agent import others, promised
+from encamp.agent.promised import Promise
 from encamp.home import Home
 from encamp.machines import room
 from encamp.machines.account import ACCOUNT
 from encamp.machines.hardware import Backing, Hardware, command_line
 from encamp.machines.qemu import FILE_LIMIT, kvm_group
+from encamp.machines.standing import Standing, standing
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size
 from tests.conftest import ENCAMP, Encamp, left_behind, machine_processes
@@ -218,7 +223,8 @@ def test_root_sees_and_ends_machines_of_others(alice: Account) -> None:
     (machine,) = json.loads(alice.encamp("ps", "--json").stdout)
     script = f"""
 import asyncio
-from encamp.agent import others
+from encamp.agent import others, promised
+from encamp.agent.promised import Promise
 (found,) = [found for found in others.strangers(set()) if found.pid == {pid}]
 print(found.id, found.owner, asyncio.run(others.end(found)), asyncio.run(others.end(found)))
 """
@@ -276,12 +282,12 @@ def test_root_with_a_home_of_its_own_leaves_others_alone(monkeypatch: pytest.Mon
 def test_strange_process_names_do_not_reach_a_terminal(tmp_path: Path) -> None:
     """Anybody can call a process what he likes."""
     program = tmp_path / "qemu-system-x86"
-    program.symlink_to("/bin/sleep")
+    shutil.copy("/bin/sleep", program)
     fake = subprocess.Popen(
         ["sleep", "60", "-name", "encamp-\x1b[2J", "-m", "1024K"], executable=program
     )
     try:
-        assert fake.pid not in [machine.pid for machine in room.standing()]
+        assert fake.pid not in [machine.pid for machine in standing()]
     finally:
         fake.kill()
         fake.wait()
@@ -301,13 +307,13 @@ def test_buffer_of_a_machine_is_counted_as_large_as_it_is(
     assert any(f"tb-size={words}" in word for word in command) == (words is not None)
     assert room.overhead(hardware) == overhead * MIB
     program = tmp_path / "qemu-system-x86"
-    program.symlink_to("/bin/sh")
+    shutil.copy("/bin/sh", program)
     script = ["sh", "-c", "echo; read line", *command]
     pipe = subprocess.PIPE
     with subprocess.Popen(script, executable=program, stdin=pipe, stdout=pipe) as fake:
         assert fake.stdout is not None
         fake.stdout.readline()
-        (found,) = [machine for machine in room.standing() if machine.pid == fake.pid]
+        (found,) = [machine for machine in standing() if machine.pid == fake.pid]
     assert (found.memory, found.overhead) == (GIB, overhead * MIB)
 
 
@@ -405,6 +411,21 @@ def test_machine_without_room_is_refused_with_the_figure_that_is_missing(encamp:
     assert refused.returncode == Code.NO_ROOM.value
 
 
+def test_what_an_agent_has_promised_is_not_given_to_others(encamp: Encamp, site_home: Home) -> None:
+    promise = Promise(
+        id="claim", owner=0, size=Size(1, 1 << 50), memory=1 << 50, until=time.time() + 3600
+    )
+    directory = promised.directory(site_home)
+    directory.mkdir(exist_ok=True)
+    (directory / promise.id).write_bytes(msgspec.json.encode(promise))
+    try:
+        refused = encamp("run", "--", "true", check=False)
+    finally:
+        (directory / promise.id).unlink()
+    assert refused.returncode == Code.NO_ROOM.value
+    assert b"more than is free" in refused.stderr
+
+
 def test_what_machines_may_still_grow_to_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -415,8 +436,8 @@ def test_what_machines_may_still_grow_to_is_taken(
         room,
         "standing",
         lambda: [
-            room.Standing(1, "a", GIB, used, overhead=small),
-            room.Standing(2, "b", GIB, 0, overhead=large),
+            Standing(1, os.geteuid(), "a", 1, GIB, used, overhead=small),
+            Standing(2, os.geteuid(), "b", 1, GIB, 0, overhead=large),
         ],
     )
     free = 4 * GIB - room.RESERVE - 2 * GIB - small - large + used

@@ -15,6 +15,7 @@ import pytest
 
 from encamp.door.questions import (
     AskCommands,
+    AskEvents,
     AskHosts,
     AskRequests,
     FollowCommands,
@@ -24,6 +25,7 @@ from encamp.door.questions import (
 from encamp.home import Home
 from encamp.model.command import OVER, CommandRecord, CommandState
 from encamp.model.errors import Code, EncampError
+from encamp.model.event import Event, EventKind
 from encamp.model.host import Host
 from encamp.model.request import RequestRecord, RequestState
 from tests.builds import give_images
@@ -158,8 +160,10 @@ def counting(managers: Pair, leader: str) -> Iterator[None]:
 
 
 def check(managers: Pair, leader: str, load: Load) -> None:
-    """What was acknowledged was done, and nothing twice."""
+    """What was acknowledged was done, and nothing twice; and the host was there all the time."""
     assert load.issued
+    events = managers.ask(leader, AskEvents(), Event)
+    assert [event for event in events if event.kind is EventKind.HOST_LOST] == []
     records = finished(managers, leader)
     lost = [number for number in load.issued if number not in records]
     assert not lost
@@ -263,9 +267,15 @@ def test_a_leader_that_was_stuck_stands_by_when_it_goes_on(managers: Pair) -> No
     leader, other = managers.settled()
     with counting(managers, leader), Load(managers) as load:
         managers.site.wait_for("some commands", lambda: len(load.issued) > 20)
+        managers.look_at(other)
         managers.daemon(leader).signal(signal.SIGSTOP)
         try:
-            managers.site.wait_for("the other", lambda: managers.leads(other))
+            # At the door of the one that stands by, which becomes that of the next leader.
+            job = managers.site("run", "--detach", "--", "true").stdout.strip()
+            assert managers.leads(other)
+            managers.site("wait", job)
+            jobs = managers.ask(other, AskRequests(), RequestRecord)
+            assert [one.request.id for one in jobs].count(job) == 1
             before = len(load.issued)
             managers.site.wait_for("commands again", lambda: len(load.issued) > before + 20)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import TypeVar, overload
 import msgspec
 
 from encamp.cli.patience import waiting
-from encamp.door.client import UnansweredError, ask, ask_async
+from encamp.cli.site_door import far_door, is_told_where
+from encamp.door.client import AnyDoor, UnansweredError, WentAwayError, ask, ask_async
 from encamp.door.places import MANAGER_SOCKET
-from encamp.door.questions import AskStatus, Question, Status
-from encamp.home import SYSTEM_HOME, default_home
+from encamp.door.questions import LOOKS, AskStatus, Question, Status
+from encamp.home import SYSTEM_HOME, default_home, user_name
 from encamp.model.errors import Code, EncampError
 from encamp.model.site import Site
 
@@ -25,13 +27,21 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 AGAIN = 0.5
 """Seconds after which a manager that went away is tried again."""
+SUCCESSION = 10.0
+"""Seconds in which another may take its place."""
 
 
-def door() -> Path:
-    """The manager's: as ENCAMP_DOOR or the site's file say; or one's own, or the system's."""
+def door() -> AnyDoor:
+    """The manager's: as ENCAMP_DOOR, ENCAMP_URL, a login or the site's file say; or one's own, or
+    the system's."""
     chosen = os.environ.get("ENCAMP_DOOR")
     if chosen:
         return Path(chosen).absolute()
+    return far_door() or near_door()
+
+
+def near_door() -> Path:
+    """That of a manager on this host."""
     site = _site()
     if site is not None and site.door:
         return Path(site.door)
@@ -65,11 +75,18 @@ def asked_for_two(question: Question, expected: type[A], other: type[B]) -> list
 
 
 def asked_quietly(question: Question, expected: type[A], other: type[B]) -> list[A | B]:
-    """The same for those who have the terminal for themselves."""
-    try:
-        return list(ask(door(), question, expected, other))
-    except UnansweredError as error:
-        raise _with_advice(error) from error
+    """The same for those who have the terminal for themselves. A manager that leaves in the middle
+    of it may have a successor, which is given a moment."""
+    until = 0.0
+    while True:
+        try:
+            return list(ask(door(), question, expected, other))
+        except UnansweredError as error:
+            if isinstance(error, WentAwayError) and isinstance(question, LOOKS) and not until:
+                until = time.monotonic() + SUCCESSION
+            if time.monotonic() >= until:
+                raise _with_advice(error) from error
+            time.sleep(AGAIN)
 
 
 def _what_is_waited_for() -> str:
@@ -90,9 +107,17 @@ def asked_one(question: Question, expected: type[A]) -> A:
     return answer[0]
 
 
+def as_whom() -> str:
+    """The user that the site takes the caller for: on this host, whoever that is."""
+    if isinstance(door(), Path):
+        return user_name(os.geteuid())
+    found = asked_one(AskStatus(), Status).asker
+    return found.user if found is not None else ""
+
+
 def _with_advice(error: UnansweredError) -> EncampError:
     """On a node of a larger site, the manager is most likely on another."""
-    if error.code is not Code.UNREACHABLE or os.environ.get("ENCAMP_DOOR"):
+    if error.code is not Code.UNREACHABLE or is_told_where():
         return error
     site = _site()
     if site is None or not site.bus:
@@ -100,7 +125,8 @@ def _with_advice(error: UnansweredError) -> EncampError:
     return UnansweredError(
         error.code,
         error.sentence,
-        f"Ask on the host where the manager of '{site.name}' runs; 'encamp manager' starts it.",
+        f"From here, the manager of '{site.name}' is asked with a token: see 'encamp login --help'."
+        " On its own host, 'encamp manager' starts it.",
         transient=error.transient,
         detail=error.detail,
     )

@@ -6,9 +6,10 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from pathlib import Path
+from functools import partial
 
 from encamp.cli import requests
+from encamp.door.client import AnyDoor
 from encamp.meeting.client import Client, Files, Streams
 from encamp.meeting.frames import Role
 from encamp.model.errors import EncampError
@@ -38,7 +39,7 @@ class Attached:
 
     def __init__(
         self,
-        door: Path,
+        door: AnyDoor,
         request: Request,
         *,
         part: Callable[[int], tuple[Streams, Files]],
@@ -171,6 +172,7 @@ class Attached:
                 self.on_start()
             self._begun.add(number)
 
+        client.renew = partial(requests.ticket, self._door, record, number)
         client.on_begin = begun
         client.on_said = self._progress.update
         client.on_break = lambda error: self._progress.update(error.sentence)

@@ -9,6 +9,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from encamp.cli.cleaning import clean
 from encamp.progress import FIGURES
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Bar:
         if self._quiet:
             return
         with self._lock:
-            self._latest = (what, fraction)
+            # Reasons of hosts, and labels of others, are among it.
+            self._latest = (clean(what), fraction)
             waited = time.monotonic() - self._began
             if waited >= PATIENCE:
                 self._show()
@@ -95,7 +97,7 @@ class Bar:
             self._rich = Progress(
                 SpinnerColumn(),
                 # What is long goes on below, so that how long it takes is always shown.
-                TextColumn("{task.description}", table_column=Column(max_width=room)),
+                TextColumn("{task.description}", markup=False, table_column=Column(max_width=room)),
                 BarColumn(bar_width=BAR),
                 TimeElapsedColumn(),
                 console=screen,

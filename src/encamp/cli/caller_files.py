@@ -32,6 +32,10 @@ class CallerFiles:
 
         self._copied.append(await HOST_FILES.unpack(number, self._outputs[number], pieces))
 
+    def all_there(self) -> bool:
+        """Is everything that came where it belongs?"""
+        return not any(copied.problems for copied in self._copied)
+
     def judge(self, outcome: Outcome) -> Outcome:
         """With what was found out about the files only here."""
         missing = [name for copied in self._copied for name in copied.missing]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 
 import msgspec
 
@@ -22,6 +23,11 @@ def clean_lines(text: str) -> str:
     return _UNUSUAL.sub(_in_lines, text)
 
 
+def remark(sentence: str) -> None:
+    """Say something beside what was asked for, on standard error."""
+    print(f"encamp: {clean(sentence)}", file=sys.stderr, flush=True)
+
+
 def escaped(letter: str) -> str:
     return " " if letter in "\n\t" else repr(letter)[1:-1]
 
@@ -30,7 +36,9 @@ def json_text(value: object, *, indented: bool = False) -> str:
     """JSON whose texts are safe on a terminal, and the same to whoever reads them from it."""
     data = msgspec.json.encode(value)
     text = (msgspec.json.format(data) if indented else data).decode()
-    return _UNUSUAL.sub(_in_json, text)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    anything = encoding.lower().replace("-", "") == "utf8"
+    return _UNUSUAL.sub(_in_json if anything else _as_number, text)
 
 
 def _in_lines(found: re.Match[str]) -> str:
@@ -39,10 +47,13 @@ def _in_lines(found: re.Match[str]) -> str:
 
 
 def _in_json(found: re.Match[str]) -> str:
+    letter = found[0]
+    return letter if letter.isprintable() else _as_number(found)
+
+
+def _as_number(found: re.Match[str]) -> str:
     """As one or two numbers of UTF-16, which is how JSON writes it."""
     letter = found[0]
-    if letter.isprintable():
-        return letter
     units = letter.encode("utf-16-be").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 

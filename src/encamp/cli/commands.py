@@ -51,7 +51,7 @@ def command_ls(
     from encamp.cli.asking import asked
     from encamp.cli.listing import show_list
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import SHORT_ID, ago, clean
+    from encamp.cli.tables import SHORT_ID, ago
     from encamp.door.questions import AskCommands
     from encamp.model.command import CommandRecord
 
@@ -65,12 +65,12 @@ def command_ls(
         (
             record.id[:SHORT_ID],
             record.host,
-            clean(record.name),
-            clean(record.issuer),
+            record.name,
+            record.issuer,
             ago(record.issued),
             record.state.value,
             took(record),
-            clean(record.reason),
+            record.reason,
         )
         for record in found
     ]
@@ -80,7 +80,7 @@ def command_ls(
 def command_show(id: Id, as_json: AsJson = False) -> None:
     """Show a command: who issued it, where, when, what came back."""
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import clean, moment, show, table
+    from encamp.cli.tables import moment, show, table
     from encamp.cli.values import shortened, value_text
 
     record = one(id)
@@ -107,7 +107,7 @@ def command_show(id: Id, as_json: AsJson = False) -> None:
     made.show_header = False
     for key, value in facts.items():
         if value:
-            made.add_row(clean(key), shortened(value))
+            made.add_row(key, shortened(value))
     show(made)
 
 
@@ -252,7 +252,7 @@ def _print_offered(hosts: list[Host]) -> None:
     """A command that several hosts offer in the same way is told once."""
     import msgspec
 
-    from encamp.cli.tables import clean, show, some, table
+    from encamp.cli.tables import show, some, table
 
     offers: dict[tuple[str, bytes], tuple[CommandDefinition, list[str]]] = {}
     for host in hosts:
@@ -266,11 +266,11 @@ def _print_offered(hosts: list[Host]) -> None:
     )
     for _, (definition, names) in sorted(offers.items()):
         made.add_row(
-            clean(definition.name),
-            clean(parameters_text(definition)),
+            definition.name,
+            parameters_text(definition),
             definition.returns.value if definition.returns else "",
             "all" if len(names) == len(hosts) > 1 else some(names),
-            clean(definition.help),
+            definition.help,
         )
     show(made)
 
@@ -290,11 +290,11 @@ def one(id: str) -> CommandRecord:
     from encamp.door.questions import AskCommands
     from encamp.model.command import CommandRecord
 
-    found = asked(AskCommands(id=id), CommandRecord)
+    found = asked(AskCommands(id=id), CommandRecord) if id else []
     if len(found) != 1:
         raise EncampError(
             Code.USAGE,
-            f"'{id}' fits {len(found)} commands.",
+            f"'{id}' is not the beginning of one command's id.",
             "'encamp command ls' lists them.",
         )
     return found[0]
@@ -304,7 +304,7 @@ def took(record: CommandRecord) -> str:
     """How long it took, or has been running."""
     import time
 
-    from encamp.cli.values import duration
+    from encamp.model.quantity import duration
 
     if not record.started:
         return ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from encamp.agent.copying import Copied, check_inputs, copy_in, copy_out
 from encamp.agent.keeper import Keeper
+from encamp.cli.cleaning import remark
 from encamp.cli.options import caller, split
 from encamp.home import default_home
 from encamp.model.errors import Code, EncampError
@@ -16,9 +16,9 @@ from encamp.model.job import Copy
 def copy_here(source: str, target: str) -> int:
     copied = asyncio.run(_copy(split(source, "SRC"), split(target, "DST")))
     for pattern in copied.missing:
-        print(f"encamp: {pattern}: nothing in the machine matches.", file=sys.stderr)
+        remark(f"{pattern}: nothing in the machine matches.")
     for problem in copied.problems:
-        print(f"encamp: {problem}", file=sys.stderr)
+        remark(problem)
     return Code.COPY_FAILED.value if copied.missing or copied.problems else 0
 
 

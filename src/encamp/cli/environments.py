@@ -178,6 +178,6 @@ def _all_of(failures: list[EncampError]) -> EncampError:
     return EncampError(
         Code.CONFIGURATION,
         f"There are mistakes in {len(failures)} files.",
-        "The lines above say where and what is expected there.",
+        "Each mistake is told with its place, and what is expected there.",
         detail=detail,
     )

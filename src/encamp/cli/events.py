@@ -96,11 +96,11 @@ async def _events(follow: bool, last: int, hosts: tuple[str, ...]) -> AsyncGener
 
 def event_parts(event: Event) -> list[tuple[str, str]]:
     """A line's parts and their styles."""
-    from encamp.cli.tables import clean, moment
+    from encamp.cli.tables import moment
 
     return [
         (moment(event.at), "dim"),
-        (f"{clean(event.host) or '-':<12}", "bold"),
+        (f"{event.host or '-':<12}", "bold"),
         (f"{event.kind.value:<18}", STYLES.get(event.kind, "cyan")),
-        (clean(event.sentence), ""),
+        (event.sentence, ""),
     ]

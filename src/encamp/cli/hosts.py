@@ -79,16 +79,16 @@ def _print(found: list[Host]) -> None:
 
 def _table(found: list[Host], remarks: Mapping[str, str]) -> Table:
     """Without columns that would tell nothing, or of all hosts the same."""
-    from encamp.cli.tables import clean, table
+    from encamp.cli.tables import table
 
     columns = {
         "host": [host.name for host in found],
         "presence": [presence_text(host) for host in found],
-        "groups": [" ".join(clean(group) for group in host.groups) for host in found],
+        "groups": [" ".join(host.groups) for host in found],
         "load": [load_text(host) for host in found],
         "memory free": [memory_text(host) for host in found],
         "machines": [str(len(host.machines)) for host in found],
-        "version": [clean(host.version) for host in found],
+        "version": [host.version for host in found],
         "": [remarks.get(host.name, "") for host in found],
     }
     if not any(columns["groups"]):

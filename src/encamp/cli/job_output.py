@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Coroutine
 from contextlib import aclosing
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 from encamp.cli import requests
+from encamp.cli.asking import as_whom
 from encamp.cli.asking import door as manager_door
 from encamp.cli.caller_files import CallerFiles, for_part
+from encamp.cli.cleaning import json_text, remark
 from encamp.cli.labelled import Labelled
 from encamp.cli.steering import report, with_signals
 from encamp.cli.streams import StandardStreams
+from encamp.door.client import AnyDoor
 from encamp.door.questions import AskRequests
-from encamp.home import user_name
 from encamp.meeting.client import Client
 from encamp.meeting.frames import Role
 from encamp.model.errors import Code, EncampError
-from encamp.model.job import Copy
+from encamp.model.job import Copy, Outcome
 from encamp.model.request import (
     REQUEST_OVER,
     PartState,
@@ -35,11 +35,13 @@ T = TypeVar("T")
 MET = frozenset({PartState.STARTING, PartState.RUNNING, PartState.OVER})
 
 
-async def look(door: Path, id: str) -> RequestRecord:
+async def look(door: AnyDoor, id: str) -> RequestRecord:
+    if not id:
+        raise EncampError(Code.USAGE, "There is no job ''.", "'encamp jobs' lists them.")
     return await requests.one(door, AskRequests(id=id), RequestRecord)
 
 
-async def _begun(door: Path, record: RequestRecord) -> RequestRecord:
+async def _begun(door: AnyDoor, record: RequestRecord) -> RequestRecord:
     """When its hosts can be asked for what it prints, if they ever can."""
     if _has_hosts(record) or record.state in REQUEST_OVER:
         return record
@@ -79,7 +81,7 @@ def show_logs(id: str, *, follow: bool, number: int | None) -> int:
     return asyncio.run(_interruptible(_logs(manager_door(), id, follow=follow, number=number)))
 
 
-async def _logs(door: Path, id: str, *, follow: bool, number: int | None) -> int:
+async def _logs(door: AnyDoor, id: str, *, follow: bool, number: int | None) -> int:
     record = await look(door, id)
     request = record.request
     if request.job is None:
@@ -114,7 +116,7 @@ async def _logs(door: Path, id: str, *, follow: bool, number: int | None) -> int
 
 
 async def _show(
-    door: Path,
+    door: AnyDoor,
     record: RequestRecord,
     number: int,
     role: Role,
@@ -124,12 +126,16 @@ async def _show(
     ticket = await requests.ticket(door, record, number)
     nothing = CallerFiles((), ())
     if record.request.count == 1 or chosen is not None:
-        client = Client(ticket, role, streams=streams, files=nothing)
-        await client.run()
+        await _met(door, record, number, Client(ticket, role, streams=streams, files=nothing))
         return
     labelled = Labelled(streams, number, record.request.count)
-    await Client(ticket, role, streams=labelled, files=nothing).run()
+    await _met(door, record, number, Client(ticket, role, streams=labelled, files=nothing))
     await labelled.flush()
+
+
+async def _met(door: AnyDoor, record: RequestRecord, number: int, client: Client) -> Outcome | None:
+    client.renew = partial(requests.ticket, door, record, number)
+    return await client.run()
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +145,7 @@ def fetch_files(id: str, to: str | None) -> int:
     return asyncio.run(_interruptible(_fetch(manager_door(), id, to)))
 
 
-async def _fetch(door: Path, id: str, to: str | None) -> int:
+async def _fetch(door: AnyDoor, id: str, to: str | None) -> int:
     record = await look(door, id)
     request = record.request
     if request.job is None or not request.job.outputs or not request.detached:
@@ -149,7 +155,8 @@ async def _fetch(door: Path, id: str, to: str | None) -> int:
             "Those of a job that is run with --detach and --out can be fetched.",
         )
     outputs = request.job.outputs
-    if to is None and request.owner != user_name(os.geteuid()):
+    own = request.owner == await asyncio.to_thread(as_whom)
+    if to is None and not own:
         # They may belong where only the caller can write.
         raise EncampError(
             Code.NOT_PERMITTED,
@@ -168,7 +175,9 @@ async def _fetch(door: Path, id: str, to: str | None) -> int:
         theirs = outputs if request.count == 1 else for_part(outputs, number)
         files = CallerFiles((), theirs)
         client = Client(ticket, Role.FETCH, streams=StandardStreams(), files=files)
-        outcome = await client.run()
+        if own:
+            client.is_fetched = files.all_there
+        outcome = await _met(door, record, number, client)
         assert outcome is not None
         outcome = files.judge(outcome)
         report(outcome)
@@ -183,20 +192,18 @@ async def _fetch(door: Path, id: str, to: str | None) -> int:
 def wait_for(ids: list[str], *, as_json: bool) -> int:
     records = asyncio.run(_interruptible(_wait(manager_door(), ids)))
     if as_json:
-        from encamp.cli.cleaning import json_text
-
         for record in records:
             print(json_text(record))
     codes = [_exit_code(record) for record in records]
     return max(codes)
 
 
-async def _wait(door: Path, ids: list[str]) -> list[RequestRecord]:
+async def _wait(door: AnyDoor, ids: list[str]) -> list[RequestRecord]:
     found = [await look(door, id) for id in ids]
     return list(await asyncio.gather(*[_over(door, record) for record in found]))
 
 
-async def _over(door: Path, record: RequestRecord) -> RequestRecord:
+async def _over(door: AnyDoor, record: RequestRecord) -> RequestRecord:
     if record.state in REQUEST_OVER:
         return record
     async with aclosing(requests.follow(door, record.request.id)) as records:
@@ -209,25 +216,5 @@ def _exit_code(record: RequestRecord) -> int:
     if record.state is RequestState.DONE:
         return record.exit_code or 0
     error = requests.verdict(record)
-    print(f"encamp: {error}", file=sys.stderr)
+    remark(str(error))
     return int(error.code.value)
-
-
-def cancel_all(ids: list[str]) -> None:
-    """All are tried; the first that could not be ended is told last."""
-    door = manager_door()
-    failures: list[EncampError] = []
-
-    async def each() -> None:
-        for id in ids:
-            try:
-                record = await requests.end(door, id)
-                print(record.request.id)
-            except EncampError as error:
-                failures.append(error)
-
-    asyncio.run(each())
-    for failure in failures[1:]:
-        print(f"encamp: {failure}", file=sys.stderr)
-    if failures:
-        raise failures[0]

@@ -7,7 +7,7 @@ import time
 from encamp.cli.asking import asked
 from encamp.cli.listing import show_list
 from encamp.cli.requests import short
-from encamp.cli.tables import ago, clean, some
+from encamp.cli.tables import ago, some
 from encamp.door.questions import AskRequests
 from encamp.model.request import REQUEST_OVER, RequestRecord
 
@@ -33,13 +33,13 @@ def _row(record: RequestRecord) -> tuple[str, ...]:
     hosts = list(dict.fromkeys(part.host for part in record.parts))
     return (
         short(request.id),
-        clean(request.owner),
-        clean(request.environment) + (f" x{request.count}" if request.count > 1 else ""),
+        request.owner,
+        request.environment + (f" x{request.count}" if request.count > 1 else ""),
         state(record),
-        clean(some(hosts, 2)),
+        some(hosts, 2),
         ago(record.changed or request.submitted, time.time()),
-        clean(what(record)),
-        clean(record.reason.sentence),
+        what(record),
+        record.reason.sentence,
     )
 
 

@@ -107,17 +107,32 @@ def fetch(
     return fetch_files(id, to)
 
 
-def cancel(ids: Ids) -> None:
+def cancel(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID...", help="Ids, the beginnings of them, or labels."),
+    ] = None,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="All of your own that wait for a place.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="All of your own, however far they are.")
+    ] = False,
+) -> None:
     """End jobs and started machines, however far they are.
 
     One that waits is taken out of the queue; one that runs is ended, and its machine with it. A
-    machine that was started can be called by its name, too.
+    machine that was started can be called by its name, too. The ids of those that were ended are
+    printed.
 
     Example: encamp cancel 3f2a
     """
-    from encamp.cli.job_output import cancel_all
+    from encamp.cli.cancelling import cancel_all, own
 
-    cancel_all(ids)
+    if not ids and not waiting and not everything:
+        raise typer.BadParameter("Which? Name them, or say --waiting or --all.", param_hint="ID...")
+    mine = own(waiting_only=not everything) if waiting or everything else []
+    cancel_all([*(ids or []), *mine])
 
 
 def why(

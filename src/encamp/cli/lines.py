@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from encamp.cli.cleaning import json_text
+from encamp.cli.cleaning import clean, json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,9 +16,9 @@ class Lines:
     def __init__(self, *, as_json: bool) -> None:
         self._console: Console | None = None
         if not as_json:
-            from rich.console import Console
+            from encamp.cli.tables import console
 
-            self._console = Console(highlight=False, markup=False)
+            self._console = console()
 
     def print(self, thing: object, parts: Iterable[tuple[str, str]]) -> None:
         """Written at once: somebody may be waiting for it."""
@@ -27,6 +27,6 @@ class Lines:
         else:
             from rich.text import Text
 
-            line = Text("  ").join(Text(text, style) for text, style in parts)
+            line = Text("  ").join(Text(clean(text), style) for text, style in parts)
             self._console.print(line, soft_wrap=True)
         sys.stdout.flush()

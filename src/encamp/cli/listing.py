@@ -9,6 +9,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from encamp.cli.cleaning import clean
 from encamp.cli.tables import console, room, show, table
 
 INDENT = 4
@@ -60,7 +61,7 @@ def _packed(cells: Sequence[tuple[str, str]], width: int) -> list[Text]:
     lines: list[Text] = []
     for head, cell in cells:
         if cell:
-            part = Text.assemble((f"{head}: " if head else "", "dim"), cell)
+            part = Text.assemble((f"{head}: " if head else "", "dim"), clean(cell))
             if lines and INDENT + lines[-1].cell_len + GAP + part.cell_len <= width:
                 lines[-1].append(" " * GAP).append_text(part)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ def list_machines(machines: Sequence[Machine]) -> None:
 
 def list_own_machines(here: Sequence[Machine], *, as_json: bool) -> None:
     """One's own on this host, and on the site that one is at."""
-    from encamp.cli.asking import asked
+    from encamp.cli.asking import as_whom, asked
     from encamp.cli.machines import print_json
     from encamp.door.questions import AskMachines, SiteMachine
 
@@ -39,11 +38,17 @@ def list_own_machines(here: Sequence[Machine], *, as_json: bool) -> None:
     except EncampError as error:
         print(f"encamp: Only those of this host: {error}", file=sys.stderr)
         found = []
+    # The site's host may be this one, and its home the caller's.
+    known = {machine.id for machine in here}
+    found = [one for one in found if one.machine.id not in known]
     if as_json:
         print_json([*here, *found])
         return
+    if not found:
+        list_machines(here)
+        return
     rows = [(*row[:2], "(here)", *row[2:]) for row in map(_here, here)]
-    name = user_name(os.getuid())
+    name = clean(as_whom())
     rows += [(*row[:3], name, *row[4:]) for row in map(_there, found)]
     show_list(SITE_COLUMNS, rows, below=BELOW)
     _explain_unknown(found)
@@ -78,16 +83,16 @@ def _here(machine: Machine) -> tuple[str, ...]:
 def _there(entry: SiteMachine) -> tuple[str, ...]:
     machine = entry.machine
     return (
-        clean(machine.id[:SHORT_ID]),
-        clean(machine.name),
-        clean(entry.host),
+        machine.id[:SHORT_ID],
+        machine.name,
+        entry.host,
         # Users of other hosts may have other names here.
         str(machine.owner),
-        clean(machine.environment),
+        machine.environment,
         str(machine.size),
         _state(machine) if entry.known else f"{_state(machine)}?",
         ago(machine.changed),
-        clean(machine.reason),
+        machine.reason,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from encamp.cli.cleaning import remark
 from encamp.cli.run import (
     BootFlag,
     Cpus,
@@ -160,8 +161,13 @@ def ps(
 
         list_site_machines(tuple(host or ()), as_json=as_json)
         return
-    machines = keeper().journal.all()
-    if _is_at_another_site():
+    from encamp.agent.vanished import end_vanished
+
+    kept = keeper()
+    for vanished in end_vanished(kept.home):
+        remark(f"Machine {vanished.name[:8]} was ended: its directory has been removed.")
+    machines = kept.journal.all()
+    if site_door() is not None:
         from encamp.cli.machine_lists import list_own_machines
 
         list_own_machines(machines, as_json=as_json)
@@ -173,14 +179,6 @@ def ps(
         list_machines(machines)
     if everyone:
         _print_strangers({machine.id for machine in machines})
-
-
-def _is_at_another_site() -> bool:
-    """Is there a site whose machines are not kept in the caller's own home?"""
-    from encamp.home import default_home
-
-    door = site_door()
-    return door is not None and door.parent != default_home().root
 
 
 def _print_strangers(own: set[str]) -> None:
@@ -337,7 +335,7 @@ def _each(
         except EncampError as error:
             failures.append(error)
     for failure in failures[1:]:
-        print(f"encamp: {failure}", file=sys.stderr)
+        remark(str(failure))
     if failures:
         raise failures[0]
 

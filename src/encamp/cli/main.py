@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 
@@ -46,6 +48,7 @@ def _register_site(app: typer.Typer) -> None:
         events,
         hosts,
         jobs,
+        login,
         properties,
         site,
         status,
@@ -56,6 +59,7 @@ def _register_site(app: typer.Typer) -> None:
 
     jobs.register(app)
     status.register(app)
+    login.register(app)
     hosts.register(app)
     properties.register(app)
     events.register(app)
@@ -77,20 +81,36 @@ def _encamp(
 
 
 def say(error: EncampError) -> None:
-    """An error as a person reads it: what was said before it, what is wrong, what to do."""
+    """An error as a person reads it: what was said before it, what is wrong, what to do. Names and
+    words of others in it tell the terminal nothing."""
+    from encamp.cli.cleaning import clean
+
     if error.detail:
         for line in error.detail.splitlines():
-            print(f"  | {line}", file=sys.stderr)
-    print(f"encamp: {error.sentence}", file=sys.stderr)
+            print(f"  | {clean(line)}", file=sys.stderr)
+    print(f"encamp: {clean(error.sentence)}", file=sys.stderr)
     if error.hint:
-        print(f"        {error.hint}", file=sys.stderr)
+        print(f"        {clean(error.hint)}", file=sys.stderr)
 
 
 def main() -> None:
+    _have_streams()
     code = run_command(sys.argv[1:])
     # Everything is closed and written: taking the interpreter apart would only cost time.
     sys.stderr.flush()
     os._exit(code)
+
+
+def _have_streams() -> None:
+    """Whoever starts a command without one of the three streams gets nothing by it: no file or
+    socket that is opened later may be taken for it. Letters that the other side cannot read are
+    spelled out."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run_command(arguments: list[str]) -> int:
@@ -99,10 +119,16 @@ def run_command(arguments: list[str]) -> int:
         code = _carry_out(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell.
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code != 1:
+            return error.code
+        # Whoever read our output has gone, for which Typer exits; there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
+    except OSError as error:
+        why = f"What was asked for could not be written: {os.strerror(error.errno or 0)}."
+        say(EncampError(Code.DISK_FULL, why, "Is standard output a file on a full disk?"))
+        return Code.DISK_FULL.value
 
 
 def _carry_out(arguments: list[str]) -> int:
@@ -125,6 +151,8 @@ def _carry_out(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            raise
         if os.environ.get("ENCAMP_DEBUG"):
             raise
         say(

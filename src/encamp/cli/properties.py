@@ -126,6 +126,6 @@ def _print(hosts: list[Host], names: tuple[str, ...]) -> None:
 
 
 def every(ticks: float) -> str:
-    from encamp.cli.values import duration
+    from encamp.model.quantity import duration
 
     return duration(ticks) if ticks else "asked"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from encamp.door.client import UnansweredError, ask_async
+from encamp.cli.cleaning import remark
+from encamp.door.client import AnyDoor, UnansweredError, WentAwayError, ask_async
 from encamp.door.questions import AskTicket, EndRequest, FollowRequest, Question, Submit, Ticket
 from encamp.model.errors import Code, EncampError
 from encamp.model.request import REQUEST_OVER, Request, RequestRecord, RequestState
@@ -29,9 +29,10 @@ def short(id: str) -> str:
     return id[:SHORT]
 
 
-async def submit(door: Path, request: Request) -> RequestRecord:
+async def submit(door: AnyDoor, request: Request) -> RequestRecord:
+    """Hand it in, once, also if the manager goes away over it."""
     try:
-        return await one(door, Submit(request=request), RequestRecord)
+        return await _sooner_or_later(door, Submit(request=request, key=uuid.uuid4().hex))
     except EncampError as error:
         if error.code is Code.UNREACHABLE or error.code is Code.NOT_PERMITTED:
             raise _with_hint(error, "--local does without the site, on this host alone.") from error
@@ -41,7 +42,22 @@ async def submit(door: Path, request: Request) -> RequestRecord:
         raise
 
 
-async def follow(door: Path, id: str) -> AsyncGenerator[RequestRecord, None]:
+async def _sooner_or_later(door: AnyDoor, question: Submit) -> RequestRecord:
+    """From the manager that is there, or from the next one, if it leaves."""
+    left = False
+    while True:
+        try:
+            return await one(door, question, RequestRecord)
+        except UnansweredError as error:
+            if not left and not isinstance(error, WentAwayError):
+                raise
+            if not left:
+                remark(f"{error.sentence} Waiting for it.")
+            left = True
+            await asyncio.sleep(AGAIN)
+
+
+async def follow(door: AnyDoor, id: str) -> AsyncGenerator[RequestRecord, None]:
     """The record, now and whenever it has changed. A manager that goes away is waited for."""
     told = False
     while True:
@@ -53,20 +69,20 @@ async def follow(door: Path, id: str) -> AsyncGenerator[RequestRecord, None]:
             return
         except UnansweredError as error:
             if not told:
-                print(f"encamp: {error.sentence} Waiting for it.", file=sys.stderr, flush=True)
+                remark(f"{error.sentence} Waiting for it.")
                 told = True
             await asyncio.sleep(AGAIN)
 
 
-async def ticket(door: Path, record: RequestRecord, number: int) -> Ticket:
+async def ticket(door: AnyDoor, record: RequestRecord, number: int) -> Ticket:
     return await one(door, AskTicket(request=record.request.id, number=number), Ticket)
 
 
-async def end(door: Path, id: str) -> RequestRecord:
+async def end(door: AnyDoor, id: str) -> RequestRecord:
     return await one(door, EndRequest(id=id), RequestRecord)
 
 
-async def one(door: Path, question: Question, expected: type[A]) -> A:
+async def one(door: AnyDoor, question: Question, expected: type[A]) -> A:
     async with aclosing(ask_async(door, question, expected)) as answer:
         async for item in answer:
             return item
@@ -89,6 +105,12 @@ def verdict(record: RequestRecord) -> EncampError:
         case RequestState.CANCELLED:
             why = f": {reason.sentence}" if reason.sentence else ""
             return EncampError(Code.WRONG_STATE, f"Job {id} was cancelled{why}.", reason.next)
+        case RequestState.DONE:
+            return EncampError(
+                Code.UNREACHABLE,
+                f"Job {id} has ended with exit code {record.exit_code or 0}, and its host could not"
+                " be asked for the rest of what it left.",
+            )
         case RequestState.LOST:
             code = Code.UNREACHABLE
         case _:

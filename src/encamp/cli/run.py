@@ -201,9 +201,10 @@ def run(
     Its output and exit code are the command's own. Ctrl-C reaches the command; a second one kills
     the machine. Directories named by --share are live; --in and --out copy.
 
-    Where there is a site (a manager's door on this host), the job goes to the best of its hosts,
-    and waits until there is room; --local runs it here. 'encamp jobs' lists jobs, 'encamp why ID'
-    tells what one waits for, 'encamp logs ID' shows what a detached one has printed.
+    Where there is a site (a manager's door on this host, or 'encamp login'), the job goes to the
+    best of its hosts, and waits until there is room; --local runs it here. 'encamp jobs' lists
+    jobs, 'encamp why ID' tells what one waits for, 'encamp logs ID' shows what a detached one has
+    printed.
 
     Example: encamp run -e debian12 --share . -w "$PWD" -- ./analyse data.csv
     """
@@ -298,19 +299,16 @@ def command_of(
     words: list[str], variables: list[str] | None, workdir: str | None, terminal: bool
 ) -> Command:
     from encamp.model.job import Command
+    from encamp.model.runnable import check_command
 
-    if workdir is not None and not workdir.startswith("/"):
-        raise EncampError(
-            Code.USAGE,
-            f"--workdir '{workdir}' is not an absolute path.",
-            "It is a path inside the machine, such as /tmp.",
-        )
-    return Command(
+    command = Command(
         arguments=tuple(words),
         variables=tuple(options.parse_variable(text) for text in variables or ()),
         workdir=workdir,
         terminal=os.environ.get("TERM", "dumb") if terminal else None,
     )
+    check_command(command)
+    return command
 
 
 def machine_request(
@@ -327,9 +325,9 @@ def machine_request(
 ) -> MachineRequest:
     from encamp.model.job import MachineRequest
     from encamp.model.size import parse_bytes
+    from encamp.model.wanted import check_network
 
-    if network not in (None, "none", "user"):
-        raise EncampError(Code.USAGE, f"There is no network '{network}'.", "There are: none, user.")
+    check_network(network)
     return MachineRequest(
         environment=environment,
         owner=options.caller(),

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from encamp.cli.asking import asked_for_two, door, following
-from encamp.cli.cleaning import clean, clean_lines, json_text
+from encamp.cli.cleaning import clean_lines, json_text, remark
 from encamp.cli.standing import Standing
 from encamp.cli.values import value_text
 from encamp.door.client import ask, ask_async
@@ -33,8 +33,7 @@ def issue(question: IssueCommand) -> list[CommandRecord]:
     records = [item for item in answer if isinstance(item, CommandRecord)]
     for item in answer:
         if isinstance(item, LeftOut):
-            sentence = f"{clean(item.host)} is left out: it {clean(item.reason)}."
-            print(f"encamp: {sentence}", file=sys.stderr, flush=True)
+            remark(f"{item.host} is left out: it {item.reason}.")
     if not records:
         raise EncampError(
             Code.USAGE,
@@ -143,7 +142,7 @@ async def _follow(
 
 async def _cancel(records: list[CommandRecord]) -> None:
     """Those that are over already stay as they are."""
-    print("encamp: Cancelling; Ctrl-C again to leave at once.", file=sys.stderr, flush=True)
+    remark("Cancelling; Ctrl-C again to leave at once.")
     for record in records:
         question = CancelCommand(id=record.id)
         try:
@@ -152,7 +151,7 @@ async def _cancel(records: list[CommandRecord]) -> None:
                     pass
         except EncampError as error:
             if error.code is not Code.WRONG_STATE:
-                print(f"encamp: {record.host}: {error}", file=sys.stderr, flush=True)
+                remark(f"{record.host}: {error}")
 
 
 class Printer:
@@ -190,7 +189,7 @@ class Printer:
             else:
                 self._write(text + b"\n")
         if record.state is not CommandState.DONE or record.reason:
-            print(f"encamp: {ending(record)}", file=sys.stderr, flush=True)
+            remark(ending(record))
 
     def _lines(self, record: CommandRecord, text: bytes) -> None:
         prefix = f"{record.host:<{self._width}}  ".encode()
@@ -222,7 +221,7 @@ class JsonPrinter(Printer):
 
 
 def ending(record: CommandRecord) -> str:
-    reason = f": {clean(record.reason)}" if record.reason else "."
+    reason = f": {record.reason}" if record.reason else "."
     return f"{record.name} on {record.host} {IN_WORDS[record.state]}{reason}"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from encamp.cli.cleaning import remark
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def serve(verbose: Verbose = False) -> None:
 
     site = _site() or Site()
     if site.bus:
-        _say("site.yaml names a bus, which 'encamp serve' does not use: it is a site of its own.")
+        remark("site.yaml names a bus, which 'encamp serve' does not use: it is a site of its own.")
         site = msgspec.structs.replace(site, bus=())
     home = default_home().prepare()
     hub = LocalHub()
@@ -66,7 +66,7 @@ def serve(verbose: Verbose = False) -> None:
             await ready.wait()
             tasks.create_task(working.run())
             await working.joined.wait()
-            _say(f"The site is up, with this host, {working.name}. 'encamp hosts' shows it.")
+            remark(f"The site is up, with this host, {working.name}. 'encamp hosts' shows it.")
 
     async def reload() -> None:
         await _reload_agent(working)
@@ -104,7 +104,7 @@ def manager(verbose: Verbose = False) -> None:
         managing.reload()
 
     ready = f"The manager of site {site.name} is up."
-    run_daemon(lambda: managing.run(lambda: _say(ready)), verbose=verbose, reload=reload)
+    run_daemon(lambda: managing.run(lambda: remark(ready)), verbose=verbose, reload=reload)
 
 
 def agent(
@@ -128,10 +128,6 @@ def agent(
     site = _needed_site()
     working = _agent(site, default_home().prepare(), _nats(site), name)
     run_daemon(working.run, verbose=verbose, reload=lambda: _reload_agent(working))
-
-
-def _say(sentence: str) -> None:
-    print(f"encamp: {sentence}", file=sys.stderr, flush=True)
 
 
 def _site() -> Site | None:
@@ -238,7 +234,7 @@ def _leading(
             _complain(error)
         return Manager(site, home, door, bus, *known, members)
 
-    return Leading(site, home, door, opening, begin, _say)
+    return Leading(site, home, door, opening, begin, remark)
 
 
 def _known() -> tuple[

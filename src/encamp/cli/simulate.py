@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from encamp.cli.cleaning import remark
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from encamp.cli.bar import Bar
+    from encamp.model.command import CommandDefinition
     from encamp.sim.measures import Course
     from encamp.sim.site import Compared, SimulatedSite
     from encamp.sim.soaking import BrokenError, Driven
@@ -45,6 +46,16 @@ def simulate(
             "--policy",
             metavar="FILE",
             help="A policy to try, instead of those that SITE names. Several are compared.",
+            show_default=False,
+        ),
+    ] = None,
+    triggers: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--triggers",
+            metavar="FILE",
+            help="Triggers that are at work under every policy, beside those that SITE has. Can be"
+            " repeated.",
             show_default=False,
         ),
     ] = None,
@@ -94,6 +105,8 @@ def simulate(
 
     Example: encamp simulate site.yaml --policy pack.yaml --policy spread.yaml
 
+    Example: encamp simulate site.yaml --triggers /etc/encamp/triggers.yaml
+
     Example: encamp simulate site.yaml --faults --runs 1000
     """
     from encamp.cli.bar import Bar
@@ -108,17 +121,21 @@ def simulate(
         check()
     described = read_site(site)
     compared = [read_policy(path) for path in policy or ()] or _policies(described)
+    compared = _with_triggers(compared, triggers or [])
+    commands = _commands(described, compared)
     driven: dict[str, list[Driven]] = {}
     with Bar() as bar, _writing(log) as listen:
         jobs = _jobs(described, trace, bar)
         if faults:
             try:
-                driven = _soak(described, jobs, compared, range(seed, seed + runs), listen, bar)
+                seeds = range(seed, seed + runs)
+                driven = _soak(described, jobs, compared, seeds, listen, bar, commands)
             except BrokenError as error:
-                raise _broken(error, replayed(site, trace, policy or [], error.seed)) from error
+                again = replayed(site, trace, policy or [], error.seed, triggers or [])
+                raise _broken(error, again) from error
             courses = [one.course for several in driven.values() for one in several if one.course]
         else:
-            courses = _compare(described, jobs(seed), compared, seed, listen, bar)
+            courses = _compare(described, jobs(seed), compared, seed, listen, bar, commands)
         if plot is not None:
             bar.update("drawing")
             _write(plot, draw(courses, title(described.path, trace)))
@@ -134,6 +151,36 @@ def _policies(site: SimulatedSite) -> list[Compared]:
     from encamp.sim.site import Compared
 
     return list(site.policies) or [Compared(name="on demand")]
+
+
+def _with_triggers(compared: list[Compared], paths: list[Path]) -> list[Compared]:
+    """Policies, and beside theirs the triggers in these files."""
+    if not paths:
+        return compared
+    import msgspec
+
+    from encamp.cli.trial import trigger_files
+    from encamp.describe.nodes import Mistakes
+    from encamp.describe.trigger_files import definitions_of
+    from encamp.sim.triggers import with_others
+
+    mistakes = Mistakes()
+    found = definitions_of(trigger_files(paths), mistakes)
+    mistakes.raise_any()
+    return [
+        msgspec.structs.replace(one, triggers=with_others(one.triggers, found)) for one in compared
+    ]
+
+
+def _commands(
+    site: SimulatedSite, compared: Sequence[Compared]
+) -> dict[str, CommandDefinition] | None:
+    """What hosts offer to do, if there are triggers that may tell them to."""
+    if not site.triggers and not any(one.triggers for one in compared):
+        return None
+    from encamp.agent.commands.starting import read_offers
+
+    return {definition.name: definition for definition in read_offers().definitions}
 
 
 def _jobs(site: SimulatedSite, trace: Path | None, bar: Bar) -> Callable[[int], list[SimulatedJob]]:
@@ -155,14 +202,10 @@ def _jobs(site: SimulatedSite, trace: Path | None, bar: Bar) -> Callable[[int], 
     if read.left_out:
         several = "1 job" if read.left_out == 1 else f"{read.left_out:,} jobs"
         are = "is" if read.left_out == 1 else "are"
-        _remark(f"{several} of {trace} {are} left out: when, or for how long, is not known.")
+        remark(f"{several} of {trace} {are} left out: when, or for how long, is not known.")
     if read.unsorted:
-        _remark(f"{trace}:{read.unsorted}: earlier than the job before it; all jobs were sorted.")
+        remark(f"{trace}:{read.unsorted}: earlier than the job before it; all jobs were sorted.")
     return lambda seed: jobs
-
-
-def _remark(sentence: str) -> None:
-    print(f"encamp: {sentence}", file=sys.stderr)
 
 
 def _tell_refused(course: Course) -> None:
@@ -171,7 +214,7 @@ def _tell_refused(course: Course) -> None:
     job, why = next(iter(course.refused.items()))
     count = len(course.refused)
     several = "1 job was" if count == 1 else f"{count:,} jobs were"
-    _remark(f"'{course.measured.policy}': {several} refused; the first, {job}: {why}")
+    remark(f"'{course.measured.policy}': {several} refused; the first, {job}: {why}")
 
 
 @contextmanager
@@ -202,10 +245,14 @@ def _compare(
     seed: int,
     listen: Callable[[str], None] | None,
     bar: Bar,
+    commands: dict[str, CommandDefinition] | None,
 ) -> list[Course]:
     from encamp.sim.simulation import Simulation
 
-    return [Simulation(site, jobs, one, seed=seed, listen=listen).run(bar) for one in compared]
+    simulations = [
+        Simulation(site, jobs, one, seed=seed, listen=listen, commands=commands) for one in compared
+    ]
+    return [simulation.run(bar) for simulation in simulations]
 
 
 def _soak(
@@ -215,6 +262,7 @@ def _soak(
     seeds: range,
     listen: Callable[[str], None] | None,
     bar: Bar,
+    commands: dict[str, CommandDefinition] | None,
 ) -> dict[str, list[Driven]]:
     """Each policy with each seed."""
     from encamp.sim.soaking import drive
@@ -224,17 +272,25 @@ def _soak(
         bar.update(f"breaking things · seed {seed}", number / len(seeds))
         for one in compared:
             last = seed == seeds[-1]
-            made = drive(site, jobs(seed), one, seed, listen, measured=last)
+            made = drive(site, jobs(seed), one, seed, listen, measured=last, commands=commands)
             found[one.name].append(made)
     return found
 
 
-def replayed(site: Path, trace: Path | None, policies: Sequence[Path], seed: int) -> str:
+def replayed(
+    site: Path,
+    trace: Path | None,
+    policies: Sequence[Path],
+    seed: int,
+    triggers: Sequence[Path] = (),
+) -> str:
     """The command line that does the same again."""
     words: list[str | Path] = ["encamp", "simulate", site]
     words += ["--trace", trace] if trace is not None else []
     for policy in policies:
         words += ["--policy", policy]
+    for file in triggers:
+        words += ["--triggers", file]
     words += ["--faults", "--seed", str(seed)]
     return shlex.join(str(word) for word in words)
 

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from rich.table import Table
+
 from encamp.cli.cleaning import clean
 from encamp.cli.machines import print_json
 from encamp.cli.tables import format_bytes, show, table
-from encamp.cli.values import duration
+from encamp.model.quantity import duration
 from encamp.sim.measures import Course, Measured, Waits
 from encamp.sim.soaking import Driven
 
@@ -47,6 +49,14 @@ OVERALL: dict[str, Callable[[Measured], str]] = {
 }
 """What is told of each policy, and how."""
 
+OF_READY: dict[str, Callable[[Measured], str]] = {
+    "jobs in machines that were idle": lambda found: f"{found.machines_reused:,}",
+    "machines made ahead": lambda found: f"{found.machines_ahead:,}",
+    "idle machines held, processors": lambda found: f"{found.idle_cpu_hours:,.1f} h",
+    "idle machines held, memory": lambda found: f"{found.idle_memory_hours:,.1f} GiB h",
+}
+"""And where machines stand idle, or triggers are at work."""
+
 OF_CLASS: dict[str, Callable[[Waits], str]] = {
     "jobs": lambda waits: f"{waits.jobs:,}",
     "waiting, mean": lambda waits: span(waits.mean),
@@ -66,6 +76,10 @@ def print_courses(courses: Sequence[Course], as_json: bool) -> None:
         column.justify = "right"
     for name, text in OVERALL.items():
         made.add_row(name, *(text(one) for one in found))
+    if any(one.machines_reused or one.idle_cpu_hours or one.triggers_fired for one in found):
+        for name, text in OF_READY.items():
+            made.add_row(name, *(text(one) for one in found))
+    _add_triggers(made, found)
     for name in sorted({state for one in found for state in one.ended} - {"done"}):
         made.add_row(f"jobs {name}", *(f"{one.ended.get(name, 0):,}" for one in found))
     classes = sorted({name for one in found for name in one.by_class})
@@ -74,8 +88,28 @@ def print_courses(courses: Sequence[Course], as_json: bool) -> None:
         for what, of_class in OF_CLASS.items():
             waits = [one.by_class.get(name) for one in found]
             cells = [of_class(one) if one is not None else "" for one in waits]
-            made.add_row(clean(f"{name}: {what}"), *cells)
+            made.add_row(f"{name}: {what}", *cells)
     show(made)
+    _print_not_done(found)
+
+
+def _add_triggers(made: Table, found: Sequence[Measured]) -> None:
+    """How often each has fired."""
+    for name in dict.fromkeys(name for one in found for name in one.triggers_fired):
+        fired = [one.triggers_fired.get(name) for one in found]
+        cells = ["" if times is None else f"{times:,}" for times in fired]
+        made.add_row(f"trigger {name} fired", *cells)
+
+
+def _print_not_done(found: Sequence[Measured]) -> None:
+    for one in found:
+        for left in one.not_done:
+            times = "once" if left.times == 1 else f"{left.times:,} times"
+            by = f"by trigger {left.trigger}" if left.trigger else "by a trigger"
+            print(
+                f"'{clean(one.policy)}': {clean(left.what)} was not carried out, {times} {by};"
+                f" the first: {clean(left.first)}"
+            )
 
 
 def print_driven(driven: dict[str, list[Driven]], as_json: bool) -> None:

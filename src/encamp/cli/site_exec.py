@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import ExitStack
-from pathlib import Path
 
 from encamp.cli import requests
 from encamp.cli.bar import Bar
@@ -13,6 +12,7 @@ from encamp.cli.caller_files import CallerFiles
 from encamp.cli.steering import report, window_changes, with_signals
 from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
+from encamp.door.client import AnyDoor
 from encamp.door.questions import AskTicket, Exec, Ticket
 from encamp.meeting.client import Client
 from encamp.model.errors import Code, EncampError
@@ -33,13 +33,19 @@ def is_here(reference: str) -> bool:
     return True
 
 
-def execute_through_site(door: Path, machine: str, command: Command, timeout: float | None) -> int:
+def execute_through_site(
+    door: AnyDoor, machine: str, command: Command, timeout: float | None
+) -> int:
+    if not machine:
+        raise EncampError(
+            Code.UNKNOWN_MACHINE, "There is no machine ''.", "'encamp ps' lists your machines."
+        )
     outcome = asyncio.run(_execute(door, machine, Exec(command=command, timeout=timeout)))
     report(outcome)
     return outcome.exit_code
 
 
-async def _execute(door: Path, machine: str, what: Exec) -> Outcome:
+async def _execute(door: AnyDoor, machine: str, what: Exec) -> Outcome:
     ticket = await requests.one(door, AskTicket(machine=machine, exec=what), Ticket)
     with ExitStack() as held:
         bar = held.enter_context(Bar())

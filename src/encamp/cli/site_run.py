@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from pathlib import Path
 
 import msgspec
 
@@ -17,13 +16,16 @@ from encamp.cli.steering import conclude, window_changes, with_signals
 from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
 from encamp.cli.wishes import Wishes, request_of
+from encamp.door.client import AnyDoor
 from encamp.meeting.client import Files, Streams
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Job, Outcome
 from encamp.model.request import Request
 
 
-def run_through_site(door: Path, job: Job, wishes: Wishes, *, timings: bool, as_json: bool) -> int:
+def run_through_site(
+    door: AnyDoor, job: Job, wishes: Wishes, *, timings: bool, as_json: bool
+) -> int:
     check_files(job)
     request = request_of(wishes, job.machine, as_told(job))
     if job.command.terminal is not None and (wishes.detach or wishes.count > 1):
@@ -35,7 +37,7 @@ def run_through_site(door: Path, job: Job, wishes: Wishes, *, timings: bool, as_
     return conclude(outcome, timings=timings, as_json=as_json)
 
 
-async def _run(door: Path, job: Job, request: Request) -> Outcome:
+async def _run(door: AnyDoor, job: Job, request: Request) -> Outcome:
     with ExitStack() as held:
         bar = held.enter_context(Bar())
         parts = Parts(job, request.count)
@@ -90,7 +92,7 @@ class Parts:
 # ── detached ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _detach(door: Path, job: Job, request: Request) -> int:
+async def _detach(door: AnyDoor, job: Job, request: Request) -> int:
     if not job.inputs:
         record = await requests.submit(door, request)
         print(record.request.id)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import aclosing, suppress
-from pathlib import Path
 
 from encamp.cli import requests
 from encamp.cli.bar import Bar
 from encamp.cli.steering import with_signals
 from encamp.cli.wishes import Wishes, request_of
+from encamp.door.client import AnyDoor
 from encamp.model.errors import EncampError
 from encamp.model.job import MachineRequest
 from encamp.model.request import REQUEST_OVER, Request, RequestRecord, RequestState
 
 
 def start_through_site(
-    door: Path, machine: MachineRequest, wishes: Wishes, *, as_json: bool
+    door: AnyDoor, machine: MachineRequest, wishes: Wishes, *, as_json: bool
 ) -> int:
     record = asyncio.run(_start(door, request_of(wishes, machine, None)))
     if as_json:
@@ -30,7 +30,7 @@ def start_through_site(
     return 0
 
 
-async def _start(door: Path, request: Request) -> RequestRecord:
+async def _start(door: AnyDoor, request: Request) -> RequestRecord:
     starting = _Starting(door, request)
     return await with_signals(starting.run(), starting)
 
@@ -40,7 +40,7 @@ class _Starting:
 
     started = False
 
-    def __init__(self, door: Path, request: Request) -> None:
+    def __init__(self, door: AnyDoor, request: Request) -> None:
         self._door = door
         self._request = request
 

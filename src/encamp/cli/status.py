@@ -23,8 +23,9 @@ def status(as_json: AsJson = False) -> None:
     Example: encamp status --json
     """
     from encamp.cli.asking import asked_one, door
+    from encamp.cli.login import described
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import clean, show, table
+    from encamp.cli.tables import show, table
     from encamp.door.questions import AskStatus, Status
 
     found = asked_one(AskStatus(), Status)
@@ -36,6 +37,7 @@ def status(as_json: AsJson = False) -> None:
     facts = {
         "site": found.site,
         "manager": f"Encamp {found.version}, answers at {door()}",
+        **({"you": described(found.asker)} if found.asker is not None else {}),
         "since": _since(found.started),
         "leads": _leader(found),
         "standing by": "; ".join(map(_manager, found.leadership.standing_by)) or "nobody",
@@ -44,7 +46,7 @@ def status(as_json: AsJson = False) -> None:
     if found.leads:
         facts |= _site(found)
     for key, value in facts.items():
-        made.add_row(key, clean(value))
+        made.add_row(key, value)
     show(made)
 
 
@@ -56,7 +58,7 @@ def _site(found: Status) -> dict[str, str]:
         "machines": str(found.machines),
         "requests": requests or "none",
         "commands": f"{found.commands_under_way} under way",
-        "triggers": str(found.triggers),
+        "triggers": f"{found.triggers}. {found.triggers_refused}".rstrip(". "),
         "messages": f"{found.messages} from agents",
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from encamp.cli.cleaning import json_text, remark
 from encamp.cli.terminal import window
 from encamp.model.errors import Code
 from encamp.model.job import Outcome
@@ -79,9 +80,7 @@ def conclude(outcome: Outcome, *, timings: bool, as_json: bool) -> int:
 
         print_timings(outcome.phases, error=True)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(outcome).decode(), file=sys.stderr)
+        print(json_text(outcome), file=sys.stderr)
     if outcome.problems and outcome.exit_code == 0:
         return Code.COPY_FAILED.value
     return outcome.exit_code
@@ -90,8 +89,8 @@ def conclude(outcome: Outcome, *, timings: bool, as_json: bool) -> int:
 def report(outcome: Outcome) -> None:
     """What the caller should know beyond the exit code."""
     if not outcome.started:
-        print(f"encamp: The command was not run in the machine: {outcome.reason}", file=sys.stderr)
+        remark(f"The command was not run in the machine: {outcome.reason}")
     for pattern in outcome.missing:
-        print(f"encamp: --out {pattern}: nothing in the machine matches.", file=sys.stderr)
+        remark(f"--out {pattern}: nothing in the machine matches.")
     for problem in outcome.problems:
-        print(f"encamp: {problem}", file=sys.stderr)
+        remark(problem)

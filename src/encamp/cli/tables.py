@@ -7,7 +7,8 @@ import time
 from collections.abc import Collection, Sequence
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.style import StyleType
 from rich.table import Table
 
 from encamp.cli.cleaning import clean
@@ -17,6 +18,11 @@ from encamp.model.size import format_bytes
 
 BAR_WIDTH = 30
 SHORT_ID = 8
+
+NARROWEST = 60
+"""Letters in a line for which lists are made at least."""
+USUAL = 80
+"""Those of most terminals."""
 
 MEANING = {
     Phase.CHECK: "image checked",
@@ -29,16 +35,33 @@ MEANING = {
 }
 
 
+class CleanTable(Table):
+    """Whatever stands in its cells, and whoever wrote it, tells a terminal nothing, and is in one
+    line."""
+
+    def add_row(
+        self,
+        *cells: RenderableType | None,
+        style: StyleType | None = None,
+        end_section: bool = False,
+    ) -> None:
+        cleaned = (clean(cell) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*cleaned, style=style, end_section=end_section)
+
+
 def table(*columns: str, whole: Collection[str] = ()) -> Table:
     """`whole`: columns of short words, which are not to be folded for the sake of others."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made = CleanTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold", no_wrap=column in whole)
     return made
 
 
 def show(made: Table, *, error: bool = False) -> None:
-    console(error=error).print(made)
+    out = console(error=error)
+    if any(column.no_wrap for column in made.columns):
+        out.width = max(out.width, USUAL)  # What is not folded would be cut.
+    out.print(made)
 
 
 def room(made: Table) -> int:
@@ -47,11 +70,22 @@ def room(made: Table) -> int:
     return out.width - out.measure(made, options=out.options.update(width=9999)).maximum
 
 
+class Screen(Console):
+    """Text of others is no markup, and a reader that has gone is no failure."""
+
+    def __init__(self, *, error: bool = False) -> None:
+        stream = sys.stderr if error else sys.stdout
+        super().__init__(file=stream, highlight=False, markup=False)
+        # Off a terminal nothing is to be cut to a width that nobody has; and what is broken into
+        # single letters is worse to read than lines that the terminal breaks.
+        self.width = max(self.width, NARROWEST) if stream.isatty() else 160
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console(*, error: bool = False) -> Console:
-    stream = sys.stderr if error else sys.stdout
-    # Off a terminal nothing is to be cut to a width that nobody has.
-    width = None if stream.isatty() else 160
-    return Console(file=stream, width=width, highlight=False, markup=False)
+    return Screen(error=error)
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

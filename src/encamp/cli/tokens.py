@@ -88,7 +88,7 @@ def token_ls(as_json: AsJson = False) -> None:
     from encamp.cli.asking import asked
     from encamp.cli.listing import show_list
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import ago, clean, moment
+    from encamp.cli.tables import ago, moment
     from encamp.door.questions import AskTokens
     from encamp.model.token import Token
 
@@ -100,13 +100,13 @@ def token_ls(as_json: AsJson = False) -> None:
     rows = [
         (
             token.id,
-            clean(token.owner),
+            token.owner,
             token.scope.value,
             f"{ago(token.created)} ago",
-            clean(token.creator),
+            token.creator,
             moment(token.expires),
             f"{ago(token.used)} ago" if token.used else "",
-            clean(token.label),
+            token.label,
         )
         for token in found
     ]
@@ -148,7 +148,7 @@ def audit(
     from encamp.cli.asking import asked
     from encamp.cli.cleaning import json_text
     from encamp.cli.listing import show_list
-    from encamp.cli.tables import clean, moment, some
+    from encamp.cli.tables import moment, some
     from encamp.door.questions import AskAudit
     from encamp.model.audit import AuditEntry
 
@@ -161,12 +161,12 @@ def audit(
     rows = [
         (
             moment(entry.at),
-            clean(entry.who),
-            clean(" ".join(part for part in (entry.through, entry.address, entry.token) if part)),
-            clean(entry.action),
-            clean(entry.about),
+            entry.who,
+            " ".join(part for part in (entry.through, entry.address, entry.token) if part),
+            entry.action,
+            entry.about,
             entry.outcome.value,
-            clean(entry.sentence or some([name[:8] for name in entry.made])),
+            entry.sentence or some([name[:8] for name in entry.made]),
         )
         for entry in found
     ]

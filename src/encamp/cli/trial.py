@@ -30,7 +30,7 @@ def try_out(name: str, site: Path | None, files: list[Path]) -> list[Judged]:
     commands: dict[str, CommandDefinition] = {
         definition.name: definition for host in recording.hosts for definition in host.commands
     }
-    definitions = read_triggers(_files(files), world.schema, commands)
+    definitions = read_triggers(trigger_files(files), world.schema, commands)
     engine = Engine(world, zone=local_zone())
     engine.load(definitions, commands, recording.at)
     known = [definition.name for definition in definitions]
@@ -72,7 +72,8 @@ def _recorded(path: Path) -> Recording:
         ) from error
 
 
-def _files(chosen: list[Path]) -> list[tuple[Source, bytes]]:
+def trigger_files(chosen: list[Path]) -> list[tuple[Source, bytes]]:
+    """The files with triggers that somebody has named, or else the site's."""
     if not chosen:
         files = read_files(places.look(definition_places("triggers")))
         if not files:

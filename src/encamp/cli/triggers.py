@@ -39,32 +39,35 @@ def register(app: typer.Typer) -> None:
 
 def trigger_ls(as_json: AsJson = False) -> None:
     """List the triggers, how often they fired, what they are true for."""
-    from encamp.cli.asking import asked
+    from encamp.cli.asking import asked, asked_one
+    from encamp.cli.cleaning import remark
     from encamp.cli.machines import print_json
-    from encamp.door.questions import AskTriggers
+    from encamp.door.questions import AskStatus, AskTriggers, Status
     from encamp.model.trigger import TriggerView
 
     found = asked(AskTriggers(), TriggerView)
     if as_json:
         print_json(found)
-    else:
-        _print_views(found)
+        return
+    _print_views(found)
+    if refused := asked_one(AskStatus(), Status).triggers_refused:
+        remark(refused)
 
 
 def _print_views(found: list[TriggerView]) -> None:
     from encamp.cli.listing import show_list
-    from encamp.cli.tables import ago, clean, some
+    from encamp.cli.tables import ago, some
 
     columns = ("trigger", "when", "does", "fired", "last", "true now for", "")
     rows = [
         (
-            clean(view.name),
-            clean(view.expression),
-            clean("; ".join(view.commands)),
+            view.name,
+            view.expression,
+            "; ".join(view.commands),
             str(view.fired),
             ago(view.last_fired) if view.last_fired else "",
-            clean(some(view.true_for)),
-            clean(f"stopped: {view.stopped}") if view.stopped else "",
+            some(view.true_for),
+            f"stopped: {view.stopped}" if view.stopped else "",
         )
         for view in found
     ]
@@ -75,7 +78,7 @@ def trigger_show(name: One, as_json: AsJson = False) -> None:
     """Show a trigger: what it says, where it is written, how it is."""
     from encamp.cli.asking import asked
     from encamp.cli.machines import print_json
-    from encamp.cli.tables import ago, clean, moment, show, table
+    from encamp.cli.tables import ago, moment, show, table
     from encamp.door.questions import AskTriggers
     from encamp.model.trigger import TriggerView
 
@@ -104,7 +107,7 @@ def trigger_show(name: One, as_json: AsJson = False) -> None:
     made.show_header = False
     for key, value in facts.items():
         if value:
-            made.add_row(clean(key), clean(value))
+            made.add_row(key, value)
     show(made)
 
 
@@ -163,16 +166,16 @@ def trigger_test(
 
 
 def _print_tried(found: list[Judged]) -> None:
-    from encamp.cli.tables import clean, show, table
+    from encamp.cli.tables import show, table
 
     made = table("trigger", "for", "judgement", "because", "it would")
     for judged in found:
         made.add_row(
-            clean(judged.trigger),
-            clean(judged.subject),
+            judged.trigger,
+            judged.subject,
             JUDGEMENTS.get(judged.judgement.value, judged.judgement.value),
-            clean(because(judged)),
-            clean("; ".join(judged.actions)),
+            because(judged),
+            "; ".join(judged.actions),
         )
     show(made)
 
@@ -244,17 +247,17 @@ STYLES = {"fired": "green", "stopped": "red", "failed": "red", "unknown": "yello
 
 def judged_parts(judged: Judged) -> list[tuple[str, str]]:
     """A line's parts and their styles."""
-    from encamp.cli.tables import clean, moment
+    from encamp.cli.tables import moment
 
     subject = f" ({judged.subject})" if judged.subject else ""
     parts = [
         (moment(judged.at), "dim"),
-        (clean(judged.trigger + subject), "bold"),
+        (judged.trigger + subject, "bold"),
         (judged.judgement.value, STYLES.get(judged.judgement.value, "cyan")),
-        (clean(because(judged)), ""),
+        (because(judged), ""),
     ]
     if judged.actions:
-        parts.append((clean("→ " + "; ".join(judged.actions)), "green"))
+        parts.append(("→ " + "; ".join(judged.actions), "green"))
     return parts
 
 

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from encamp.cli.cleaning import clean, json_text
-from encamp.cli.tables import ago, format_bytes
+from encamp.cli.tables import ago
 from encamp.model.property import PropertyDefinition, Reading, Value
+from encamp.model.quantity import UNUSUAL, quantity
 
-UNUSUAL = 1e18
-"""Numbers from here on are nothing that anybody has so much of."""
 LONGEST = 400
 """Letters of a value that are shown in a table."""
-
-
-def _bytes(value: float) -> str:
-    return format_bytes(value)
-
-
-def duration(value: float) -> str:
-    """Such as `2d 3h` or `12s`."""
-    parts = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        whole, value = divmod(value, size)
-        if whole:
-            parts.append(f"{whole:.0f}{unit}")
-    return " ".join(parts[:2]) or f"{value:.3g}s"
-
-
-IN_UNITS: dict[str, Callable[[float], str]] = {
-    "bytes": _bytes,
-    "bytes/s": lambda value: f"{_bytes(value)}/s",
-    "fraction": lambda value: f"{value * 100:.0f} %",
-    "seconds": duration,
-}
-"""How numbers of these units are written; others are followed by their unit."""
 
 
 def value_text(value: Value, unit: str = "") -> str:
     """A value and its unit: `1.5 GiB`, `42 %`, `{"eth0": true}`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        usual = unit in IN_UNITS and abs(value) < UNUSUAL
-        return IN_UNITS[unit](value) if usual else f"{text} {unit}".rstrip()
+        return quantity(value, unit)
     return value if isinstance(value, str) else json_text(value)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from encamp.cli.cleaning import remark
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def verify(
     if as_json:
         print_json(results)
     for failure in failures[1:]:
-        print(f"encamp: {failure}", file=sys.stderr)
+        remark(str(failure))
     if failures:
         raise failures[0]
 

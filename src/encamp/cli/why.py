@@ -50,7 +50,7 @@ def _print_facts(found: Explanation) -> None:
     made.show_header = False
     for key, value in facts.items():
         if value:
-            made.add_row(key, clean(value))
+            made.add_row(key, value)
     show(made)
 
 
@@ -59,7 +59,7 @@ def _print_hosts(hosts: tuple[HostReason, ...]) -> None:
     made = table("host", *(["rank"] if ranked else []), "why not")
     for host in hosts:
         rank = [", ".join(f"{value:g}" for value in host.rank)] if ranked else []
-        made.add_row(clean(host.host), *rank, clean(_why_not(host)))
+        made.add_row(host.host, *rank, _why_not(host))
     show(made)
 
 
@@ -71,8 +71,8 @@ def _print_grouped(hosts: tuple[HostReason, ...]) -> None:
     made = table("hosts", "which", "why not, for example")
     made.columns[0].justify = "right"
     for members in sorted(groups.values(), key=len, reverse=True):
-        names = [clean(member.host) for member in members]
-        made.add_row(str(len(members)), some(names), clean(_why_not(members[0])))
+        names = [member.host for member in members]
+        made.add_row(str(len(members)), some(names), _why_not(members[0]))
     show(made)
 
 

@@ -108,7 +108,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
                 raise EncampError(
                     Code.USAGE,
                     f"--{name} is a matter of a site, and there is none to ask here.",
-                    "'encamp serve' makes one of this host; ENCAMP_DOOR says where another is.",
+                    "'encamp serve' makes one of this host; 'encamp login' goes to another.",
                 )
 
 
@@ -166,7 +166,28 @@ def _together(text: str | None) -> Together:
 
 def _only_here(requirements: str) -> str:
     """A directory that is shown live is one of this host's."""
-    from encamp.cli.site_door import this_host
+    from encamp.cli.site_door import far_door, this_host
 
-    here = f"host.name == {this_host()!r}"
+    name = this_host()
+    if far_door() is not None:
+        _check_is_of_the_site(name)
+    here = f"host.name == {name!r}"
     return f"({requirements}) and {here}" if requirements else here
+
+
+def _check_is_of_the_site(name: str) -> None:
+    """Where there is no door, there need not be an agent either."""
+    from encamp.cli.asking import asked
+    from encamp.door.questions import AskHosts
+    from encamp.model.host import Host
+
+    try:
+        asked(AskHosts(hosts=(name,), brief=()), Host)
+    except EncampError as error:
+        if error.code is not Code.USAGE:
+            raise
+        raise EncampError(
+            Code.USAGE,
+            f"--share shows a directory of this host, {name}, which is none of the site's hosts.",
+            "Copy what the job needs: --in and --out.",
+        ) from error

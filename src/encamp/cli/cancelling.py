@@ -1,0 +1,50 @@
+"""`encamp cancel`: ending one job, or very many."""
+
+from __future__ import annotations
+
+import asyncio
+
+from encamp.cli import requests
+from encamp.cli.asking import as_whom, asked
+from encamp.cli.asking import door as manager_door
+from encamp.cli.cleaning import remark
+from encamp.door.questions import AskRequests
+from encamp.model.errors import EncampError
+from encamp.model.request import RequestRecord, RequestState
+
+AT_ONCE = 32
+"""Of the questions that one user may have open at a door, half."""
+MOST = 1_000_000
+
+
+def own(*, waiting_only: bool) -> list[str]:
+    """Ids of whoever asks, administrators too: those of others are named one by one."""
+    me = as_whom()
+    return [
+        record.request.id
+        for record in asked(AskRequests(last=MOST, under_way=True), RequestRecord)
+        if record.request.owner == me and (record.state is RequestState.WAITING or not waiting_only)
+    ]
+
+
+def cancel_all(ids: list[str]) -> None:
+    """All are tried; the first that could not be ended is told last."""
+    door = manager_door()
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def cancel(id: str) -> EncampError | None:
+        async with turn:
+            try:
+                print((await requests.end(door, id)).request.id, flush=True)
+            except EncampError as error:
+                return error
+        return None
+
+    async def each() -> list[EncampError | None]:
+        return await asyncio.gather(*map(cancel, ids))
+
+    failures = [error for error in asyncio.run(each()) if error is not None]
+    for failure in failures[1:]:
+        remark(str(failure))
+    if failures:
+        raise failures[0]
