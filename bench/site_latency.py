@@ -77,6 +77,9 @@ class Switch:
     def machines(self) -> tuple[Machine, ...]:
         return ()
 
+    async def look(self) -> bool:
+        return False
+
     async def execute(self, message: Execute) -> None:
         self.begun.set()
         self._over.append(CommandNews(id=message.id, state=CommandState.DONE))

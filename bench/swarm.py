@@ -72,6 +72,9 @@ class Client:
     def machines(self) -> tuple[Machine, ...]:
         return ()
 
+    async def look(self) -> bool:
+        return False
+
     def news(self) -> tuple[CommandNews, ...]:
         return ()
 
