@@ -94,7 +94,7 @@ def _add(report: Report, name: str, trace: Path | None, quick: bool) -> None:
     )
     report.tables.append(_table(name, courses))
     shows = f"Waiting and use of the hosts, on the site '{name}'"
-    report.plots.append(Plot(f"simulation-{name}", shows, draw(courses, name)))
+    report.plots.append(Plot(f"simulation-{name}", shows, draw(courses, name).decode()))
 
 
 def _simulated(site: SimulatedSite, jobs: list[SimulatedJob]) -> tuple[list[Course], float]:

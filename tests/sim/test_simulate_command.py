@@ -130,6 +130,10 @@ def test_picture_is_drawn(simulate: Command) -> None:
     assert drawn.startswith("<?xml")
     for text in ("divided", "shared", "Processors in use", "10 s"):
         assert text in drawn
+    simulate("--plot", simulate.directory / "picture.PNG")
+    assert (simulate.directory / "picture.PNG").read_bytes().startswith(b"\x89PNG")
+    _, said = simulate("--plot", simulate.directory / "picture.gif", code=Code.USAGE.value)
+    assert ".svg, .png, .pdf" in said
 
 
 def test_missing_matplotlib_is_told_before_anything_is_simulated(

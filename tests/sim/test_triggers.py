@@ -229,5 +229,5 @@ def test_sessions_of_the_example_wait_less_with_reuse_and_least_with_machines_re
     assert [one.machines_ahead > 0 for one in found] == [False, False, True]
     assert not any(one.not_done for one in found)
     assert [any(course.idle) for course in courses] == [False, True, True]
-    assert "of idle machines (dotted)" in draw(courses, "ready")
-    assert "dotted" not in draw(courses[:1], "on demand")
+    assert "of idle machines (dotted)" in draw(courses, "ready").decode()
+    assert "dotted" not in draw(courses[:1], "on demand").decode()

@@ -80,7 +80,10 @@ def simulate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", metavar="FILE.svg", help="Draw a picture of it.", show_default=False
+            "--plot",
+            metavar="FILE",
+            help="Draw a picture of it: FILE.svg, .png or .pdf.",
+            show_default=False,
         ),
     ] = None,
     log: Annotated[
@@ -118,7 +121,7 @@ def simulate(
     if runs > 1 and not faults:
         raise EncampError(Code.USAGE, "--runs makes no sense without --faults.")
     if plot is not None:
-        check()
+        check(plot.suffix)
     described = read_site(site)
     compared = [read_policy(path) for path in policy or ()] or _policies(described)
     compared = _with_triggers(compared, triggers or [])
@@ -138,7 +141,7 @@ def simulate(
             courses = _compare(described, jobs(seed), compared, seed, listen, bar, commands)
         if plot is not None:
             bar.update("drawing")
-            _write(plot, draw(courses, title(described.path, trace)))
+            _write(plot, draw(courses, title(described.path, trace), plot.suffix))
     for course in courses:
         _tell_refused(course)
     if driven:
@@ -227,15 +230,18 @@ def _writing(path: Path | None) -> Iterator[Callable[[str], None] | None]:
         with path.open("w") as file:
             yield lambda line: print(line, file=file)
     except OSError as error:
-        raise EncampError(
-            Code.INPUT_MISSING, f"{path} cannot be written to: {error.strerror}."
-        ) from error
+        raise _not_written(path, error) from error
 
 
-def _write(path: Path, text: str) -> None:
-    with _writing(path) as write:
-        assert write is not None
-        write(text.rstrip("\n"))
+def _not_written(path: Path, error: OSError) -> EncampError:
+    return EncampError(Code.INPUT_MISSING, f"{path} cannot be written to: {error.strerror}.")
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise _not_written(path, error) from error
 
 
 def _compare(

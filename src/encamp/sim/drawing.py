@@ -32,8 +32,17 @@ LEAST = 0.1
 """Seconds: what waited for less is drawn as that."""
 
 
-def check() -> None:
-    """Raises EncampError, if nothing can be drawn here."""
+KINDS = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
+"""How files end, and what is drawn into them."""
+
+
+def check(kind: str = ".svg") -> None:
+    """Raises EncampError, if nothing of the kind can be drawn here."""
+    if kind.lower() not in KINDS:
+        known = ", ".join(KINDS)
+        raise EncampError(
+            Code.USAGE, f"No picture can be drawn into a file '*{kind}'.", f"Let it end in {known}."
+        )
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -44,8 +53,8 @@ def check() -> None:
         ) from None
 
 
-def draw(courses: Sequence[Course], title: str) -> str:
-    """As SVG. Above: how many jobs waited for how long at most; then by class the mean of it.
+def draw(courses: Sequence[Course], title: str, kind: str = ".svg") -> bytes:
+    """Above: how many jobs waited for how long at most; then by class the mean of it.
     Below: how much of the site was used, and how much was waited for."""
     check()
     import matplotlib
@@ -65,8 +74,11 @@ def draw(courses: Sequence[Course], title: str) -> str:
         queued.set_xlabel(f"{_unit(courses)[1]} since the first job")
         handles, names = used.get_legend_handles_labels()
         figure.legend(handles, names, loc="upper right", ncols=len(courses), handlelength=1.2)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", facecolor="white", metadata={"Date": None})
+        written = io.BytesIO()
+        # The same courses make the same file, whenever they are drawn.
+        dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+        form = KINDS[kind.lower()]
+        figure.savefig(written, format=form, facecolor="white", dpi=150, metadata=dated[form])
     return written.getvalue()
 
 
@@ -97,19 +109,28 @@ def _draw_waits(axes: Any, courses: Sequence[Course]) -> None:
 def _draw_classes(axes: Any, courses: Sequence[Course]) -> None:
     names = sorted({name for course in courses for name in course.waits})
     width = 0.8 / len(courses)
+    means = [one.mean for course in courses for one in course.measured.by_class.values()]
+    divisor, unit = _unit_of_time(max(means, default=0.0))
     for place, (course, colour) in enumerate(zip(courses, _colours(courses), strict=True)):
         by_class = course.measured.by_class
-        heights = [by_class[name].mean / 3600 if name in by_class else 0.0 for name in names]
+        heights = [by_class[name].mean / divisor if name in by_class else 0.0 for name in names]
         left = [number - 0.4 + (place + 0.5) * width for number in range(len(names))]
         bars = axes.bar(left, heights, width * 0.92, color=colour)
         if len(names) * len(courses) <= MOST_LABELS:
             axes.bar_label(
-                bars, [_short(height * 3600) for height in heights], fontsize=7, padding=1
+                bars, [_short(height * divisor) for height in heights], fontsize=7, padding=1
             )
     axes.set_xticks(range(len(names)), names)
     axes.tick_params(axis="x", length=0)
-    axes.set_title("Mean time of waiting by class, in hours")
+    axes.set_title(f"Mean time of waiting by class, in {unit}")
     _grid(axes, "y")
+
+
+def _unit_of_time(seconds: float) -> tuple[float, str]:
+    """In which so much is told in numbers that can be read."""
+    if seconds >= 7200:
+        return 3600.0, "hours"
+    return (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")
 
 
 def _draw_course(axes: Any, courses: Sequence[Course], title: str, read: Any) -> None:
