@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from encamp.door.questions import AskEvents, AskHosts
 from encamp.model.event import EventKind
 from encamp.model.host import Presence
 from encamp.model.site import Presences, Site
-from tests.manager.playing import ROOT, managed, until
+from tests.manager.playing import ROOT, Bench, managed, until
 
 
 async def test_hosts_that_died_with_the_former_manager_are_shown_and_soon_told_as_lost(
@@ -21,7 +22,9 @@ async def test_hosts_that_died_with_the_former_manager_are_shown_and_soon_told_a
     site = Site(presence=Presences(interval=0.5, silence=1.0))
     async with managed(tmp_path / "home", site) as bench:
         async with bench.agent("alive").joined(), bench.agent("dead").joined():
-            await bench.manager.recorder._write()
+            async with asyncio.timeout(20):
+                while len(await bench.manager.store.hosts()) < 2:
+                    await asyncio.sleep(0.01)
             await bench.stop()
         await bench.start()
         async with bench.agent("alive").joined():
@@ -31,6 +34,12 @@ async def test_hosts_that_died_with_the_former_manager_are_shown_and_soon_told_a
             assert "since the manager started" in dead.reason
             assert (alive.name, alive.presence) == ("alive", Presence.JOINED)
             await until(lambda: not bench.manager.listener.expected)
-            await bench.manager.recorder._write()
-            told = await bench.answers(AskEvents(), ROOT)
-            assert [one.host for one in told if one.kind is EventKind.HOST_LOST] == ["dead"]
+            async with asyncio.timeout(20):
+                while not (lost := await _lost(bench)):
+                    await asyncio.sleep(0.01)
+            assert lost == ["dead"]
+
+
+async def _lost(bench: Bench) -> list[str]:
+    told = await bench.answers(AskEvents(), ROOT)
+    return [one.host for one in told if one.kind is EventKind.HOST_LOST]
