@@ -237,6 +237,14 @@ class Bench:
         assert isinstance(record, RequestRecord)
         return record
 
+    async def stand(self, agent: PlayedAgent, **fields: Any) -> RequestRecord:
+        """A machine that is wanted for itself, `m1`, and stands."""
+        record = await self.submit(job=None, **fields)
+        result = PartResult(machine="m1", standing=True)
+        await agent.done(await agent.command(), result, "start")
+        await agent.report(machine("m1"))
+        return await self.until(record, RequestState.RUNNING)
+
     async def record(self, record: RequestRecord) -> RequestRecord:
         return await self.manager.desk.requests.look(record.request.id)
 

@@ -179,11 +179,7 @@ async def test_a_request_is_ended_wherever_it_is(bench: Bench) -> None:
 async def test_a_machine_that_stands_is_removed_when_its_request_is_ended(bench: Bench) -> None:
     async with bench.agent().joined() as agent:
         await bench.settle()
-        record = await bench.submit(job=None)
-        command = await agent.command()
-        await agent.done(command, PartResult(machine="m1", standing=True), "start")
-        await agent.report(machine("m1"))
-        await bench.until(record, RequestState.RUNNING)
+        record = await bench.stand(agent)
         await bench.answers(EndRequest(id=record.request.id))
         removal = agent.told[await agent.command(1)]
         assert (removal.name, removal.arguments["machine"]) == ("machine.remove", "m1")
@@ -199,11 +195,7 @@ async def test_a_machine_that_is_gone_before_its_removal_is_over_is_removed_once
 ) -> None:
     async with bench.agent().joined() as agent:
         await bench.settle()
-        record = await bench.submit(job=None)
-        command = await agent.command()
-        await agent.done(command, PartResult(machine="m1", standing=True), "start")
-        await agent.report(machine("m1"))
-        await bench.until(record, RequestState.RUNNING)
+        record = await bench.stand(agent)
         await bench.answers(EndRequest(id=record.request.id))
         removal = await agent.command(1)
         await agent.report()

@@ -222,11 +222,7 @@ async def test_a_machine_that_stands_is_known_after_a_restart(tmp_path: Path) ->
     async with managed(tmp_path, SITE) as bench:
         async with bench.agent().joined() as agent:
             await bench.settle()
-            record = await bench.submit(job=None)
-            command = await agent.command()
-            await agent.done(command, PartResult(machine="m1", standing=True), "start")
-            await agent.report(machine("m1"))
-            await bench.until(record, RequestState.RUNNING)
+            record = await bench.stand(agent)
             await bench.manager.desk.writing.written(record.request.id)
             await bench.stop()
         await bench.start()
@@ -247,11 +243,7 @@ async def test_a_machine_of_a_request_that_was_lost_is_removed_when_its_host_bri
     async with managed(tmp_path, SITE) as bench:
         async with bench.agent().joined() as agent:
             await bench.settle()
-            record = await bench.submit(job=None)
-            command = await agent.command()
-            await agent.done(command, PartResult(machine="m1", standing=True), "start")
-            await agent.report(machine("m1"))
-            await bench.until(record, RequestState.RUNNING)
+            record = await bench.stand(agent)
         await bench.until(record, RequestState.LOST)
         await bench.manager.desk.writing.written(record.request.id)
         if restart:
@@ -271,11 +263,7 @@ async def test_a_machine_of_an_attempt_that_was_lost_is_removed_when_its_host_br
     async with managed(tmp_path, SITE) as bench:
         async with bench.agent().joined() as agent:
             await bench.settle()
-            record = await bench.submit(job=None, retries=1)
-            command = await agent.command()
-            await agent.done(command, PartResult(machine="m1", standing=True), "start")
-            await agent.report(machine("m1"))
-            await bench.until(record, RequestState.RUNNING)
+            record = await bench.stand(agent, retries=1)
         waiting = await bench.until(record, RequestState.WAITING)
         assert (waiting.lost, waiting.forsaken[0].machine) == (1, "m1")
         await bench.manager.desk.writing.written(record.request.id)
