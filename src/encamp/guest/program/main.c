@@ -17,6 +17,7 @@
 #include "builtins.h"
 #include "console.h"
 #include "events.h"
+#include "memory.h"
 #include "ports.h"
 #include "session.h"
 #include "stream.h"
@@ -67,16 +68,17 @@ static bool note_events(const struct epoll_event *events, int count)
     return child;
 }
 
+static int sooner(int one, int other)
+{
+    return one >= 0 && (other < 0 || one < other) ? one : other;
+}
+
 static int time_limit(bool busy)
 {
-    int limit = streams_deadline();
+    int limit = sooner(streams_deadline(), memory_deadline());
 
-    for (size_t i = 0; i < session_count; i++) {
-        int soonest = session_deadline(&sessions[i]);
-
-        if (soonest >= 0 && (limit < 0 || soonest < limit))
-            limit = soonest;
-    }
+    for (size_t i = 0; i < session_count; i++)
+        limit = sooner(session_deadline(&sessions[i]), limit);
     return busy ? 0 : limit;
 }
 
@@ -97,6 +99,7 @@ static void loop(int epoll, int child)
                 ;
             streams_reap();
         }
+        memory_look();
         busy = false;
         for (size_t i = 0; i < session_count; i++) {
             if (sessions[i].fd >= 0)
