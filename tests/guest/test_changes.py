@@ -158,6 +158,8 @@ def test_lines_that_encamp_added_are_taken_back() -> None:
     kept = b"anna:x:1000:1000:Anna:/home/anna:/bin/sh\nci:*:1001:1000::/home/ci:/bin/sh\nodd\n"
     assert without_number(kept, 1000) == kept
     assert without_number(b"root:*:0:\nanna:*:1000:\n", 1000) == b"root:*:0:\n"
+    groups = b"root:x:0:\nusers:x:100:\nanna:*:1000:\nteam:*:2000:\n"
+    assert without_number(groups, 100, 1000, 2000) == b"root:x:0:\nusers:x:100:\n"
     hosts = b"127.0.0.1\tlocalhost\n127.0.1.1\tmini-1\n127.0.1.10\tother\n"
     assert without_own_address(hosts) == b"127.0.0.1\tlocalhost\n127.0.1.10\tother\n"
 

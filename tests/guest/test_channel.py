@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -124,10 +125,79 @@ async def test_signals_reach_the_whole_group(guest: Guest) -> None:
     assert (ended.kind, ended.value, ended.code) == (Kind.KILLED, signal.SIGTERM, 143)
 
 
+async def test_a_signal_for_the_first_process_alone_reaches_no_other(guest: Guest) -> None:
+    channel = await guest.open()
+    child = "(trap 'echo child; exit' USR1; echo ready; while :; do sleep 0.02; done) &"
+    first = "trap 'echo first' USR1; " + child + " while :; do wait; done"
+    stream = channel.execute(command("sh", "-c", first))
+    assert await stream.stdout.read() == b"ready\n"
+    stream.signal(signal.SIGUSR1, alone=True)
+    assert await stream.stdout.read() == b"first\n"
+    stream.signal(signal.SIGUSR1)
+    said = b""
+    while len(said) < len(b"first\nchild\n"):
+        said += await stream.stdout.read()
+    assert sorted(said.split()) == [b"child", b"first"]
+    stream.abandon()
+
+
 async def test_signals_start_out_as_a_program_expects_them(guest: Guest) -> None:
     channel = await guest.open()
     out, _, _ = await run(channel, "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
     assert {line.split()[1] for line in out.decode().splitlines()} == {"0000000000000000"}
+
+
+async def test_merged_outputs_come_in_the_order_in_which_they_were_written(guest: Guest) -> None:
+    channel = await guest.open()
+    write = "for n in $(seq 300); do echo $n; echo $n >&2; done; exit 3"
+    stream = channel.execute(
+        Exec(args=["sh", "-c", write], env=PATH, uid=os.getuid(), gid=os.getgid(), merged=True)
+    )
+    out, err = await asyncio.gather(read_all(stream.stdout), read_all(stream.stderr))
+    assert out.split() == [b"%d" % (n // 2 + 1) for n in range(600)]
+    assert err == b""
+    assert (await stream.wait()).code == 3
+
+
+async def test_umask_and_limits_are_as_given(guest: Guest) -> None:
+    channel = await guest.open()
+    show = "umask; ulimit -S -c; ulimit -H -c; ulimit -S -n; ulimit -S -t; ulimit -H -t"
+    stream = channel.execute(
+        Exec(
+            args=["sh", "-c", show],
+            env=PATH,
+            uid=os.getuid(),
+            gid=os.getgid(),
+            umask=0o027,
+            limits={
+                resource.RLIMIT_CORE: (0, 512 * 7),
+                resource.RLIMIT_NOFILE: (77, 100),
+                resource.RLIMIT_CPU: (1234, resource.RLIM_INFINITY),
+                99: (1, 1),  # no kernel has it
+            },
+        )
+    )
+    assert (await read_all(stream.stdout)).split() == b"0027 0 7 77 1234 unlimited".split()
+    assert (await stream.wait()).code == 0
+
+
+async def test_a_command_that_says_nothing_of_it_has_the_usual_umask(guest: Guest) -> None:
+    channel = await guest.open()
+    out, _, _ = await run(channel, "sh", "-c", "umask")
+    assert out == b"0022\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may have more")
+async def test_more_open_files_than_the_kernel_allows_are_as_many_as_it_does(
+    guest: Guest,
+) -> None:
+    most = int(Path("/proc/sys/fs/nr_open").read_text())
+    if most > 1 << 20:
+        pytest.skip("this kernel allows more than others")
+    channel = await guest.open()
+    limits = {resource.RLIMIT_NOFILE: (512, most + 1)}
+    stream = channel.execute(Exec(args=["sh", "-c", "ulimit -S -n"], env=PATH, limits=limits))
+    assert await read_all(stream.stdout) == b"512\n"
 
 
 async def test_commands_inherit_no_descriptors(guest: Guest) -> None:
@@ -192,7 +262,9 @@ async def test_interrupt_typed_at_a_terminal_interrupts(guest: Guest) -> None:
 
 async def test_requests_are_answered_in_order_without_waiting(guest: Guest) -> None:
     channel = await guest.open()
-    user = channel.user(User(name="me", uid=1000, gid=1000, group="us", home="/home/me"))
+    user = channel.user(
+        User(name="me", uid=1000, gid=1000, group="us", groups={100: "users"}, home="/home/me")
+    )
     network = channel.network(Network(address="10.0.2.15", prefix=24, gateway="10.0.2.2"))
     out, _, _ = await run(channel, "echo", "hello")
     await asyncio.gather(user, network, channel.ping())

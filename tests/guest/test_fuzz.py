@@ -23,7 +23,7 @@ def sound_frames(chance: random.Random) -> bytes:
         command = Exec(args=["a", "b" * chance.randrange(200)], env={"K": "V"}, groups=[1, 2])
         parts.append(command.encode(stream))
         parts.append(encode(Type.DATA, stream, chance.randbytes(chance.randrange(300))))
-        parts.append(encode(Type.SIGNAL, stream, b"\x0f\0\0\0"))
+        parts.append(encode(Type.SIGNAL, stream, b"\x0f\0\0\0" + b"\1" * chance.randrange(2)))
         parts.append(hello.encode() if chance.random() < 0.2 else encode(Type.PING, stream))
     return b"".join(parts)
 

@@ -97,6 +97,7 @@ async def test_nonsense_drops_the_session_and_says_so(guest: Guest) -> None:
         pytest.param(encode(Type.EXEC, 9, b"\x01"), id="damaged fields"),
         pytest.param(encode(Type.CREDIT, 1, b"\xff" * 4, channel=1), id="boundless credit"),
         pytest.param(encode(Type.SIGNAL, 1, b""), id="a signal without number"),
+        pytest.param(encode(Type.SIGNAL, 1, b"\x09\0\0\0\1\0"), id="too long a signal"),
         pytest.param(encode(Type.WELCOME, 0), id="what only guests say"),
     ],
 )

@@ -30,6 +30,7 @@ FIELD = struct.Struct("<HI")
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 WINDOW = struct.Struct("<HH")
+LIMIT = struct.Struct("<IQQ")
 
 FLUSH = bytes(PAYLOAD_LIMIT + HEADER.size)
 """Completes whatever frame a predecessor left half sent; the guest skips the rest of it."""
@@ -88,6 +89,12 @@ class Key(enum.IntEnum):
     DNS = 30
     ERROR = 31
     EXACT = 32
+    UMASK = 33
+    LIMIT = 34
+    MERGED = 35
+    MAC = 40
+    HOSTS = 41
+    GROUP_NAMES = 42
 
 
 STDIN, STDOUT, STDERR = 0, 1, 2

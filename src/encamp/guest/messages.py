@@ -11,6 +11,7 @@ import msgspec
 
 from encamp.guest.frames import (
     ENTROPY_LEAST,
+    LIMIT,
     MACHINE_SIZE,
     NONCE_SIZE,
     PART,
@@ -34,6 +35,8 @@ from encamp.model.errors import Code, EncampError
 
 EXEC_LIMIT = 4 << 20
 """Arguments and environment of one command together; Linux itself stops at about half of it."""
+
+UNLIMITED = (1 << 64) - 1
 
 
 def _random_nonce() -> bytes:
@@ -112,6 +115,14 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     """Rows and columns, if the command shall have a terminal."""
     builtin: bool = False
     """The command is one that the guest program does itself, such as `pack`."""
+    merged: bool = False
+    """Both outputs are one, as in a file: all of it comes as stdout, in the order it was written.
+    Not with a terminal, where it is so in any case."""
+    umask: int | None = None
+    """None: 022."""
+    limits: dict[int, tuple[int, int]] = {}
+    """Soft and hard, by the number of the resource; RLIM_INFINITY, or all ones: none. Those that
+    the machine's kernel does not know are left out there."""
 
     def encode(self, stream: int) -> bytes:
         if not self.args:
@@ -132,6 +143,14 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
             fields.append((Key.TTY, WINDOW.pack(*self.terminal)))
         if self.builtin:
             fields.append((Key.BUILTIN, b""))
+        if self.merged:
+            fields.append((Key.MERGED, b""))
+        if self.umask is not None:
+            fields.append((Key.UMASK, U32.pack(self.umask & 0o777)))
+        fields += [
+            (Key.LIMIT, LIMIT.pack(resource, soft & UNLIMITED, hard & UNLIMITED))
+            for resource, (soft, hard) in self.limits.items()
+        ]
         payload = encode_fields(fields)
         if len(payload) > EXEC_LIMIT:
             raise EncampError(
@@ -192,6 +211,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     group: str
+    groups: dict[int, str] = {}
+    """Names of other groups. What cannot be a group's name in the machine is left out there."""
     home: str
     shell: str = "/bin/sh"
     exact: bool = False
@@ -206,6 +227,9 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
             (Key.HOME, os.fsencode(self.home)),
             (Key.SHELL, os.fsencode(self.shell)),
         ]
+        if self.groups:
+            lines = "\n".join(f"{number}:{name}" for number, name in self.groups.items())
+            fields.append((Key.GROUP_NAMES, lines.encode()))
         if self.exact:
             fields.append((Key.EXACT, b""))
         return fields
@@ -218,6 +242,12 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     prefix: int
     gateway: str | None = None
     dns: str | None = None
+    mac: str | None = None
+    """What the interface calls itself; None: as the machine was made."""
+    name: str | None = None
+    """The machine's name, which is its address's from now on; None: it is its own loopback's."""
+    hosts: dict[str, str] = {}
+    """Other names that it is to know, and their addresses."""
 
     def fields(self) -> list[tuple[int, bytes]]:
         fields: list[tuple[int, bytes]] = [
@@ -228,4 +258,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
             fields.append((Key.GATEWAY, self.gateway.encode()))
         if self.dns is not None:
             fields.append((Key.DNS, self.dns.encode()))
+        if self.mac is not None:
+            fields.append((Key.MAC, bytes.fromhex(self.mac.replace(":", ""))))
+        if self.name is not None:
+            fields.append((Key.NAME, self.name.encode()))
+        if self.hosts:
+            lines = "".join(f"{address}\t{name}\n" for name, address in self.hosts.items())
+            fields.append((Key.HOSTS, lines.encode()))
         return fields

@@ -28,6 +28,8 @@ from encamp.guest.messages import Exit
 from encamp.model.errors import EncampError
 
 SIGKILL = 9
+ALONE = b"\1"
+"""After a signal's number: it is for the command's first process, and not for all of them."""
 
 
 class Line(Protocol):
@@ -177,10 +179,11 @@ class Stream:
                 self._line.send(encode(Type.END, self._number, channel=STDIN))
                 await self._line.drained()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the command and all of its process group."""
+    def signal(self, number: int, *, alone: bool = False) -> None:
+        """Send a signal to the command and all of its process group, or to its first process."""
         if not self._exit.done():
-            self._line.send(encode(Type.SIGNAL, self._number, U32.pack(number)))
+            payload = U32.pack(number) + (ALONE if alone else b"")
+            self._line.send(encode(Type.SIGNAL, self._number, payload))
 
     def resize(self, rows: int, columns: int) -> None:
         if not self._exit.done():

@@ -70,12 +70,16 @@ static int watch(struct stream *stream, unsigned channel, int fd)
 
 /* The child's ends go to `theirs`, ours are watched. 0 or -1 with errno; all ends are then in
    `stream` or `theirs` for the caller to close. */
-static int connect_pipes(struct stream *stream, int theirs[CHANNELS])
+static int connect_pipes(struct stream *stream, int theirs[CHANNELS], bool merged)
 {
     for (unsigned channel = 0; channel < CHANNELS; channel++) {
         int ends[2];
         bool input = channel == CHANNEL_IN;
 
+        if (merged && channel == CHANNEL_ERR) {
+            theirs[channel] = fcntl(theirs[CHANNEL_OUT], F_DUPFD_CLOEXEC, 3);
+            return theirs[channel] < 0 ? -1 : 0;
+        }
         if (pipe2(ends, O_CLOEXEC) < 0)
             return -1;
         theirs[channel] = ends[input ? 0 : 1];
@@ -108,7 +112,8 @@ static int start(struct stream *stream, const struct launch *launch)
     int status[2] = {-1, -1};
     int error = 0;
 
-    if ((launch->terminal ? connect_terminal(stream, theirs) : connect_pipes(stream, theirs)) < 0 ||
+    if ((launch->terminal ? connect_terminal(stream, theirs)
+                          : connect_pipes(stream, theirs, launch->merged)) < 0 ||
         pipe2(status, O_CLOEXEC | O_NONBLOCK) < 0) {
         error = errno;
     } else {
@@ -177,9 +182,13 @@ static void signal_group(pid_t pid, int number)
         kill(pid, number);
 }
 
-void stream_signal(struct stream *stream, uint32_t number)
+void stream_signal(struct stream *stream, uint32_t number, bool alone)
 {
-    if (!stream->dead && number > 0 && number < NSIG)
+    if (stream->dead || number == 0 || number >= NSIG)
+        return;
+    if (alone)
+        kill(stream->pid, (int)number);
+    else
         signal_group(stream->pid, (int)number);
 }
 

@@ -71,6 +71,12 @@ enum field_key {
     KEY_DNS,
     KEY_ERROR,
     KEY_EXACT,
+    KEY_UMASK,
+    KEY_LIMIT,
+    KEY_MERGED,
+    KEY_MAC = 40,
+    KEY_HOSTS,
+    KEY_GROUP_NAMES,
 };
 
 struct frame {

@@ -13,8 +13,9 @@
 #include "console.h"
 #include "files.h"
 #include "frames.h"
+#include "hosts.h"
 
-enum { NAME_LIMIT = 64, CLOCK_SLACK_NS = 500000000, HOSTS_LIMIT = 65536 };
+enum { NAME_LIMIT = 64, CLOCK_SLACK_NS = 500000000 };
 
 /* <linux/random.h>, which a C library need not bring along */
 #define ADD_ENTROPY _IOW('R', 0x03, int[2])
@@ -84,29 +85,6 @@ static bool name_valid(const char *name)
     return *name != 0;
 }
 
-/* Keep the image's lines but for an earlier name of this machine. */
-static void write_hosts(const char *name)
-{
-    static char before[HOSTS_LIMIT], after[HOSTS_LIMIT + 128];
-    size_t used = 0;
-
-    if (!file_read("/etc/hosts", before, sizeof before))
-        strcpy(before, "127.0.0.1\tlocalhost\n");
-    for (char *line = before; *line != 0;) {
-        size_t length = strcspn(line, "\n");
-        bool ended = line[length] == '\n';
-
-        if (strncmp(line, "127.0.1.1", 9) != 0) {
-            memcpy(after + used, line, length);
-            used += length;
-            after[used++] = '\n';
-        }
-        line += length + ended;
-    }
-    used += (size_t)snprintf(after + used, sizeof after - used, "127.0.1.1\t%s\n", name);
-    file_write("/etc/hosts", after, used, 0644);
-}
-
 static void take_name(const char *name)
 {
     char line[NAME_LIMIT + 2];
@@ -115,7 +93,7 @@ static void take_name(const char *name)
         say("the host name was not set: %s", strerror(errno));
     int length = snprintf(line, sizeof line, "%s\n", name);
     file_write("/etc/hostname", line, (size_t)length, 0644);
-    write_hosts(name);
+    hosts_write("127.0.1.1", name, "");
 }
 
 static void write_machine_id(void)

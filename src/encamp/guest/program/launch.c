@@ -5,13 +5,10 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,9 +17,24 @@
 #include "console.h"
 #include "frames.h"
 #include "power.h"
+#include "surroundings.h"
 
 static const char default_path[] =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/* One of a resource that this kernel does not know is left out. */
+static bool take_limit(struct launch *launch, const struct field *field)
+{
+    if (field->length != 20)
+        return false;
+    uint32_t resource = get_u32(field->bytes);
+    if (resource < RLIM_NLIMITS) {
+        launch->limits[resource].rlim_cur = get_u64(field->bytes + 4);
+        launch->limits[resource].rlim_max = get_u64(field->bytes + 12);
+        launch->limited |= 1U << resource;
+    }
+    return true;
+}
 
 static bool take_field(struct launch *launch, const struct field *field)
 {
@@ -55,6 +67,16 @@ static bool take_field(struct launch *launch, const struct field *field)
     case KEY_BUILTIN:
         launch->builtin = true;
         return true;
+    case KEY_MERGED:
+        launch->merged = true;
+        return true;
+    case KEY_UMASK:
+        if (field->length != 4)
+            return false;
+        launch->mask = get_u32(field->bytes) & 0777;
+        return true;
+    case KEY_LIMIT:
+        return take_limit(launch, field);
     case KEY_ARG:
     case KEY_ENV:
     case KEY_CWD:
@@ -72,6 +94,7 @@ int launch_parse(struct launch *launch, const uint8_t *payload, size_t length)
     int taken;
 
     memset(launch, 0, sizeof *launch);
+    launch->mask = 022;
     while ((taken = field_next(&cursor, &field)) > 0) {
         if (!take_field(launch, &field))
             return EBADMSG;
@@ -203,32 +226,6 @@ static int execute(const struct launch *launch)
     }
 }
 
-static void plain_surroundings(void)
-{
-    static const unsigned long standard[4]; /* the kernel's sigaction: no handler, no flags */
-    struct rlimit files = {1024, 524288};
-    struct sched_param normal = {.sched_priority = 0};
-    sigset_t none;
-
-    /* asked of the kernel itself: the C library keeps a few of its own to itself */
-    for (int number = 1; number < NSIG; number++)
-        syscall(SYS_rt_sigaction, number, standard, NULL, 8);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    umask(022);
-    if (!in_machine)
-        return;
-    setrlimit(RLIMIT_NOFILE, &files);
-    /* the priority was reset by the fork, the policy was not */
-    syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
-    int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-    if (adjust >= 0) {
-        ssize_t written = write(adjust, "0", 1);
-        (void)written; /* a machine without it has no use for it */
-        close(adjust);
-    }
-}
-
 static _Noreturn void run_builtin(const struct launch *launch)
 {
     int count = 0;
@@ -246,7 +243,7 @@ static _Noreturn void run_builtin(const struct launch *launch)
 _Noreturn void launch_child(const struct launch *launch, const int fds[3], int status)
 {
     setsid();
-    plain_surroundings();
+    plain_surroundings(launch);
     if (launch->terminal) {
         struct winsize size = {.ws_row = launch->rows, .ws_col = launch->columns};
 

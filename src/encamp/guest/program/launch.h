@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 /* An EXEC payload, taken apart. argv and envp live in one allocation. */
@@ -21,6 +22,10 @@ struct launch {
     uint16_t rows;
     uint16_t columns;
     bool builtin;
+    bool merged; /* both outputs are one pipe */
+    mode_t mask;
+    struct rlimit limits[RLIM_NLIMITS];
+    uint32_t limited; /* which of them were given, a bit each */
     void *memory;
 };
 

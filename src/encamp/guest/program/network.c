@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <net/route.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -17,6 +18,9 @@
 #include "console.h"
 #include "files.h"
 #include "frames.h"
+#include "hosts.h"
+
+enum { MAC_SIZE = 6, NAME_LIMIT = 64, HOSTS_MAX = 32768 };
 
 static void put_address(struct sockaddr *to, struct in_addr address)
 {
@@ -64,6 +68,23 @@ void network_loopback(void)
     close(control);
 }
 
+/* A clone wakes up with its template's address on the wire. */
+static int take_mac(const char *name, const uint8_t *mac)
+{
+    struct ifreq request = {.ifr_hwaddr = {.sa_family = ARPHRD_ETHER}};
+    int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int error = 0;
+
+    if (control < 0)
+        return errno;
+    strcpy(request.ifr_name, name);
+    memcpy(request.ifr_hwaddr.sa_data, mac, MAC_SIZE);
+    if (ioctl(control, SIOCSIFHWADDR, &request) < 0)
+        error = errno;
+    close(control);
+    return error;
+}
+
 static int configure(const char *name, struct in_addr address, uint32_t prefix,
                      const struct in_addr *gateway)
 {
@@ -96,6 +117,20 @@ static int configure(const char *name, struct in_addr address, uint32_t prefix,
     return error;
 }
 
+/* The machine's name is that of its address, and it knows some others. */
+static int take_names(const uint8_t *payload, size_t length)
+{
+    static char hosts[HOSTS_MAX];
+    char address[INET_ADDRSTRLEN], name[NAME_LIMIT + 1];
+
+    if (!field_text(payload, length, KEY_NAME, name, sizeof name))
+        return 0;
+    if (!field_text(payload, length, KEY_HOSTS, hosts, sizeof hosts))
+        hosts[0] = 0;
+    field_text(payload, length, KEY_ADDRESS, address, sizeof address);
+    return hosts_write(address, name, hosts);
+}
+
 int network_set(const uint8_t *payload, size_t length, char *text, size_t size)
 {
     char word[INET_ADDRSTRLEN], name[IFNAMSIZ], line[64];
@@ -121,12 +156,18 @@ int network_set(const uint8_t *payload, size_t length, char *text, size_t size)
         snprintf(text, size, "the machine has no network interface");
         return ENODEV;
     }
-    int error = configure(name, address, prefix, has_gateway ? &gateway : NULL);
+    int error = 0;
+    if (field_find(payload, length, KEY_MAC, &field))
+        error = field.length == MAC_SIZE ? take_mac(name, field.bytes) : EINVAL;
+    if (error == 0)
+        error = configure(name, address, prefix, has_gateway ? &gateway : NULL);
     if (error == 0 && has_dns) {
         int used = snprintf(line, sizeof line, "nameserver %s\n", word);
 
         error = file_replace("/etc/resolv.conf", line, (size_t)used, 0644);
     }
+    if (error == 0)
+        error = take_names(payload, length);
     if (error != 0)
         snprintf(text, size, "network interface %s could not be set up: %s", name,
                  strerror(error));

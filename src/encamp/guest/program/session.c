@@ -180,7 +180,9 @@ static bool stream_frame(struct session *session, const struct frame *frame)
     struct stream *stream = stream_find(session, frame->stream);
     static const uint8_t sizes[] = {[FRAME_CREDIT] = 4, [FRAME_SIGNAL] = 4, [FRAME_RESIZE] = 4};
 
-    if (frame->type != FRAME_DATA && frame->length != sizes[frame->type])
+    bool alone = frame->type == FRAME_SIGNAL && frame->length == 5;
+
+    if (frame->type != FRAME_DATA && frame->length != (alone ? 5 : sizes[frame->type]))
         return false;
     if (stream == NULL)
         return true;
@@ -193,7 +195,7 @@ static bool stream_frame(struct session *session, const struct frame *frame)
     case FRAME_CREDIT:
         return stream_credit(stream, frame->channel, get_u32(frame->payload));
     case FRAME_SIGNAL:
-        stream_signal(stream, get_u32(frame->payload));
+        stream_signal(stream, get_u32(frame->payload), alone && frame->payload[4] == 1);
         return true;
     default:
         stream_resize(stream, get_u16(frame->payload), get_u16(frame->payload + 2));

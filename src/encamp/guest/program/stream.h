@@ -53,7 +53,8 @@ bool stream_input(struct stream *stream, const uint8_t *bytes, size_t count);
 void stream_stop_input(struct stream *stream);
 void stream_input_end(struct stream *stream);
 bool stream_credit(struct stream *stream, unsigned channel, uint32_t more);
-void stream_signal(struct stream *stream, uint32_t number);
+/* `alone`: to its first process, and not to all of its group */
+void stream_signal(struct stream *stream, uint32_t number, bool alone);
 void stream_resize(struct stream *stream, uint16_t rows, uint16_t columns);
 
 /* Move what can be moved without waiting; true: something was. */

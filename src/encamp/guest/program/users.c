@@ -14,7 +14,7 @@
 #include "files.h"
 #include "frames.h"
 
-enum { WORD_LIMIT = 256, LIST_LIMIT = 1 << 20, LINE_LIMIT = PATH_MAX + 4 * WORD_LIMIT };
+enum { WORD_LIMIT = 256, NAMES_LIMIT = 16384, LIST_LIMIT = 1 << 20, LINE_LIMIT = PATH_MAX + 4 * WORD_LIMIT };
 
 static const char root_passwd[] = "root:*:0:0:root:/root:/bin/sh\n";
 static const char root_group[] = "root:*:0:\n";
@@ -87,6 +87,24 @@ static int add_line(const char *path, const char *missing, const char *name, uin
     return error;
 }
 
+/* The other groups of a user, a line "NUMBER:NAME" each. They are for people to read: what makes no
+   sense is left out. */
+static int add_groups(char *names)
+{
+    char *rest = names, *line;
+    int error = 0;
+
+    while (error == 0 && (line = strsep(&rest, "\n")) != NULL) {
+        char *name;
+        unsigned long number = strtoul(line, &name, 10);
+
+        if (name != line && *name++ == ':' && number < UINT32_MAX && word_valid(name) &&
+            strlen(name) < WORD_LIMIT / 2)
+            error = add_line("/etc/group", root_group, name, (uint32_t)number, "", false);
+    }
+    return error;
+}
+
 static int make_home(const char *home, uid_t uid, gid_t gid)
 {
     struct stat found;
@@ -103,6 +121,7 @@ int users_add(const uint8_t *payload, size_t length, char *text, size_t size)
 {
     char name[WORD_LIMIT / 2], group[WORD_LIMIT / 2], shell[WORD_LIMIT], home[PATH_MAX];
     char rest[LINE_LIMIT];
+    static char names[NAMES_LIMIT];
     uint32_t uid, gid;
     struct field field;
     bool exact = field_find(payload, length, KEY_EXACT, &field);
@@ -120,6 +139,8 @@ int users_add(const uint8_t *payload, size_t length, char *text, size_t size)
     if (!in_machine)
         return 0;
     int error = add_line("/etc/group", root_group, group, gid, "", false);
+    if (error == 0 && field_text(payload, length, KEY_GROUP_NAMES, names, sizeof names))
+        error = add_groups(names);
     if (error == 0) {
         snprintf(rest, sizeof rest, "%u::%s:%s", gid, home, shell);
         error = add_line("/etc/passwd", root_passwd, name, uid, rest, exact);
