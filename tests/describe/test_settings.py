@@ -6,6 +6,7 @@ import pytest
 
 from encamp.describe.settings import load_settings
 from encamp.model.errors import Code, EncampError
+from encamp.model.link import Bridge
 from encamp.model.settings import Settings, Signatures
 from encamp.model.size import MIB
 from tests.describe.conftest import Host, root_only
@@ -37,6 +38,11 @@ def test_everything_can_be_set(host: Host) -> None:
           keys: [{KEY}, site.pub]
         volume_group: fast
         thin_pool: machines
+        bridge:
+          name: br0
+          addresses: 10.9.0.16-10.9.0.31/24
+          gateway: 10.9.0.1
+          hosts: {{controller: 10.9.0.2}}
         """,
         "settings.yaml",
     )
@@ -47,6 +53,12 @@ def test_everything_can_be_set(host: Host) -> None:
         signatures=Signatures(required=True, keys=(KEY, f"{host.site}/site.pub")),
         volume_group="fast",
         thin_pool="machines",
+        bridge=Bridge(
+            name="br0",
+            addresses="10.9.0.16-10.9.0.31/24",
+            gateway="10.9.0.1",
+            hosts={"controller": "10.9.0.2"},
+        ),
     )
     assert load_settings() == load_settings()
 
@@ -139,3 +151,26 @@ def test_settings_that_cannot_be_looked_at_are_not_taken_for_none(host: Host, wh
     assert str(loop) in refused().sentence
     loop.unlink()
     assert load_settings() == Settings()
+
+
+@root_only
+@pytest.mark.parametrize(
+    ("addresses", "said"),
+    [
+        ("10.9.0.31-10.9.0.16/24", "ends before it begins"),
+        ("10.9.0.16-10.9.1.31/24", "leads out of 10.9.0.0/24"),
+        ("10.9.0.1-10.9.0.31/24", "an address that somebody has"),
+        ("10.9.0.16-10.9.0.300/24", "10.9.0.300"),
+        ("10.9.0.16", "a range such as"),
+    ],
+)
+def test_addresses_of_a_bridge_must_fit_together(host: Host, addresses: str, said: str) -> None:
+    bridge = f"bridge: {{name: br0, addresses: {addresses}, gateway: 10.9.0.1}}"
+    host.write(host.site, bridge, "settings.yaml")
+    assert said in refused().detail
+
+
+@root_only
+def test_bridge_is_for_administrators_to_name(host: Host) -> None:
+    host.write(host.user, "bridge: {name: br0, addresses: 10.9.0.16/24}", "settings.yaml")
+    assert "may only be written in the files of the site's administrators" in refused().detail

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from encamp.describe.kinds import ListOf, Unusable
+from encamp.describe.kinds import WRONG, ListOf, MapOf, Schema, Unusable
 from encamp.describe.nodes import Mapping, Mistakes, Node, Scalar
 from encamp.describe.reading import read_mapping
 from encamp.describe.records import Attribute, Record
 from encamp.describe.sources import Source
 from encamp.describe.words import Bytes, HostPath, Truth, Word
+from encamp.model.link import Bridge
 from encamp.model.settings import Settings, Signatures
 
 KEY = r"RW[A-Za-z0-9+/]{54}"
@@ -22,6 +23,50 @@ class _PublicKey(HostPath):
         import re
 
         return node.text if re.fullmatch(KEY, node.text) else super().make(node)
+
+
+INTERFACE = r"[A-Za-z0-9_.-]{1,15}"
+ADDRESS = r"\d{1,3}(\.\d{1,3}){3}"
+HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?"
+
+
+class _Bridge:
+    """A bridge, whose addresses must fit together."""
+
+    record = Record(
+        "'bridge'",
+        {
+            "name": Attribute(Word("a network interface", pattern=INTERFACE), "the bridge itself"),
+            "addresses": Attribute(
+                Word(
+                    "a range such as 10.99.0.100-10.99.0.199/24",
+                    pattern=rf"{ADDRESS}(-{ADDRESS})?/\d{{1,2}}",
+                ),
+                "what this host gives to its machines; another host's range is another one",
+            ),
+            "gateway": Attribute(
+                Word("an address", pattern=ADDRESS), "what leads on from there, if something does"
+            ),
+            "dns": Attribute(Word("an address", pattern=ADDRESS), "who knows names there"),
+            "hosts": Attribute(
+                MapOf("hosts", HOST, Word("an address", pattern=ADDRESS)),
+                "names that machines know by themselves, and their addresses",
+            ),
+        },
+        Bridge,
+        required=("name", "addresses"),
+    )
+    words = record.words
+
+    def read(self, node: Node, mistakes: Mistakes) -> Any:
+        bridge = self.record.read(node, mistakes)
+        if isinstance(bridge, Bridge) and (said := bridge.mistake()):
+            mistakes.at(node, said)
+            return WRONG
+        return bridge
+
+    def schema(self) -> Schema:
+        return self.record.schema()
 
 
 SETTINGS = Record(
@@ -61,6 +106,7 @@ SETTINGS = Record(
             "the thin pool in it",
             trusted=True,
         ),
+        "bridge": Attribute(_Bridge(), "where machines with network 'bridge' are", trusted=True),
     },
     Settings,
 )

@@ -73,6 +73,7 @@ def combined(site: Settings, user: Settings) -> Settings:
         in_place=site.in_place or user.in_place,
         volume_group=user.volume_group or site.volume_group,
         thin_pool=user.thin_pool or site.thin_pool,
+        bridge=user.bridge or site.bridge,
     )
 
 

@@ -137,6 +137,8 @@ class Backing(msgspec.Struct):
     """For qemu-guest-agent, which only a whole disk may have."""
     seed: str = ""
     """The volume that tells a whole disk who it is."""
+    tap: int = 0
+    """The machine's end of its wire to a bridge."""
 
 
 def share_slots_for(count: int) -> int | None:
@@ -192,8 +194,10 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
         local = f"local,id=share{number},path={_escape(directory)},security_model=none"
         words += ["-fsdev", f"{local},multidevs=remap,readonly={mode}"]
         words += ["-device", f"virtio-9p-pci,fsdev=share{number},mount_tag=share{number}"]
-    if hardware.network == "user":
-        words += ["-netdev", "user,id=network", "-device", "virtio-net-pci,netdev=network,romfile="]
+    if hardware.network != "none":
+        wire = "user" if hardware.network == "user" else f"tap,fd={backing.tap}"
+        words += ["-netdev", f"{wire},id=network"]
+        words += ["-device", "virtio-net-pci,netdev=network,romfile="]
     for device in hardware.devices:
         words += DEVICES[device]
     return [*words, *hardware.words]

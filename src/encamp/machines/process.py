@@ -37,6 +37,8 @@ class Launch:
         self.log = log
         self.file_limit = 0
         self.tied = False
+        self.shielded = False
+        """Signals do not end it, save those that cannot be refused."""
         self.user: tuple[int, int] | None = None
         self.group = 0
         """One more group for that user, if it needs one."""
@@ -56,6 +58,8 @@ class Launch:
         if self.file_limit:
             words += ["--file-limit", str(self.file_limit)]
         words += ["--die-with-parent", str(os.getpid())] if self.tied else ["--detach"]
+        if self.shielded:
+            words += ["--shield"]
         if self.user is not None:
             words += ["--user", f"{self.user[0]}:{self.user[1]}"]
             if self.group:
@@ -164,6 +168,11 @@ class Process:
     def _reap(self) -> None:
         if self._child is not None:
             self._child.wait()
+
+    @property
+    def was_killed(self) -> bool:
+        """By a signal, as far as we can know: only a parent is told."""
+        return self._child is not None and (self._child.returncode or 0) < 0
 
     def close(self) -> None:
         if self._fd >= 0:

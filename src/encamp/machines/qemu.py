@@ -19,6 +19,7 @@ from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import DISK_DRIVE, PORTS, Backing, Disk, Hardware, Kept, command_line
 from encamp.machines.monitor import monitor
 from encamp.machines.process import Launch, Process
+from encamp.machines.tap import Tap
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.machine import Share
@@ -73,6 +74,10 @@ class Blueprint(msgspec.Struct):
     shares: tuple[Share, ...] = ()
     disk: Disk | None = None
     tied: bool = True
+    shielded: bool = False
+    """Signals do not end it: a batch system sends them to all processes of a job."""
+    tap: Tap | None = None
+    """Its wire to a bridge; None: if its hardware has one, it leads nowhere."""
 
 
 class Boot(msgspec.Struct):
@@ -105,6 +110,10 @@ class BootDisk(msgspec.Struct):
 Origin = Boot | BootDisk | Clone | Restore
 
 
+class MachineKilledError(EncampError):
+    """Its process was, by a signal, before it was ready: perhaps by its own user."""
+
+
 class Engine:
     """A machine's process while this program deals with it."""
 
@@ -130,7 +139,12 @@ class Engine:
             await asyncio.wait({ended}, timeout=LAST_MOMENTS)
             if not ended.done():
                 return task.result()
-            raise self.explain("The machine ended before it was ready.")
+            error = self.explain("The machine ended before it was ready.")
+            if self.process.was_killed:
+                raise MachineKilledError(
+                    error.code, error.sentence, error.hint, detail=error.detail
+                )
+            raise error
         finally:
             await _cancel(task)
             await _cancel(ended)
@@ -234,6 +248,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
     directory, hardware = blueprint.directory, blueprint.hardware
     plan = Launch(directory=directory.run, lock=directory.lock, log=directory.log)
     plan.tied = blueprint.tied
+    plan.shielded = blueprint.shielded
     plan.user = blueprint.user
     if hardware.accelerator == "kvm":
         plan.group = kvm_group()
@@ -270,6 +285,10 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
         if backing.disk is not None and backing.disk.image is not None:
             base = inherit(backing.disk.image)
             backing.disk = msgspec.structs.replace(backing.disk, base=base)
+        if hardware.network == "bridge":
+            tap = blueprint.tap or held.enter_context(Tap.loose())
+            backing.tap = tap.descriptor
+            plan.descriptors.append(tap.descriptor)
         if hardware.whole:
             backing.agent = listen(AGENT)
             backing.seed = inherit(directory.seed)

@@ -18,6 +18,7 @@ import msgspec
 from encamp.machines.iso9660 import volume
 from encamp.model.environment import Context
 from encamp.model.errors import Code, EncampError
+from encamp.model.link import Link
 from encamp.model.machine import Machine
 from encamp.model.size import MIB, format_bytes
 
@@ -61,7 +62,7 @@ def seed(machine: Machine, context: Context, network: str, guest_program: Path) 
         {
             "meta-data": meta_data(machine),
             "user-data": user_data(context),
-            "network-config": encode(network_config(network)),
+            "network-config": encode(network_config(network, machine.link)),
             "encamp-guest": guest_program.read_bytes(),
         },
     )
@@ -71,11 +72,19 @@ def meta_data(machine: Machine) -> bytes:
     return encode({"instance-id": machine.id, "local-hostname": machine.name})
 
 
-def network_config(network: str) -> dict[str, object]:
-    """QEMU's user network tells its guest by DHCP what it needs to know."""
+def network_config(network: str, link: Link | None = None) -> dict[str, object]:
+    """QEMU's user network tells its guest by DHCP what it needs to know; on a bridge nobody does,
+    and the machine is as new to it as its disk."""
     if network == "none":
         return {"config": "disabled"}
-    first = {"match": {"name": "e*"}, "dhcp4": True}
+    first: dict[str, object] = {"match": {"name": "e*"}, "dhcp4": link is None}
+    if link is not None:
+        first["addresses"] = [f"{link.address}/{link.prefix}"]
+        first["macaddress"] = link.mac
+        if link.gateway is not None:
+            first["routes"] = [{"to": "0.0.0.0/0", "via": link.gateway}]
+        if link.dns is not None:
+            first["nameservers"] = {"addresses": [link.dns]}
     return {"version": 2, "ethernets": {"encamp": first}}
 
 

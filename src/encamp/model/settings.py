@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from encamp.model.link import Bridge
+
 
 class Signatures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whose images are believed."""
@@ -28,3 +30,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """LVM's volume group for machines with storage `lvm`."""
     thin_pool: str | None = None
     """The thin pool in it."""
+    bridge: Bridge | None = None
+    """Where machines with `network: bridge` are."""

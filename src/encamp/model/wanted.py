@@ -13,7 +13,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")
 LEAST_MEMORY = 96 * MIB
 """With less, Debian's kernel does not get through its own start."""
 LEAST_DISK = 16 * MIB
-NETWORKS = ("none", "user")
+NETWORKS = ("none", "user", "bridge")
 
 
 def wanted_size(request: MachineRequest, environment: Environment) -> Size:

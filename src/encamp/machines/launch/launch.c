@@ -9,6 +9,9 @@
  *   --die-with-parent PID end when the process that started us, PID, does
  *   --detach              be nobody's child: return once the lock is held, and go on in the
  *                         background
+ *   --shield              let no signal but those that cannot be refused end the process, nor
+ *                         any that a batch system sends to all processes of a job: the job is
+ *                         inside, and is told in another way
  *   --user UID:GID        run as this user (needs root)
  *   --group GID           with this group beside the user's own
  *   --share SOURCE TARGET, --share-readonly SOURCE TARGET
@@ -97,6 +100,23 @@ static void default_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	for (int number = 1; number < NSIG; number++)
 		signal(number, SIG_DFL);
+	/* What a batch system lets a job know it may send to everything that is the job's. */
+	signal(SIGUSR1, SIG_IGN);
+	signal(SIGUSR2, SIG_IGN);
+	signal(SIGXCPU, SIG_IGN);
+}
+
+/* Blocked signals stay so in the program: QEMU asks for those that it needs itself, and keeps what
+ * others have blocked. What it does wrong still ends it. */
+static void shield(void)
+{
+	static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS,
+	                              SIGCHLD, SIGCONT, SIGALRM, SIGIO };
+	sigset_t set;
+	sigfillset(&set);
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		sigdelset(&set, faults[i]);
+	sigprocmask(SIG_SETMASK, &set, NULL);
 }
 
 /* Go on in a child that is init's from when we return; tells us when it holds the lock. */
@@ -124,7 +144,7 @@ int main(int argc, char **argv)
 	int share_count = 0;
 	const char *directory = NULL, *lock = NULL, *rest;
 	unsigned long long file_limit = 0;
-	bool detached = false, other_user = false;
+	bool detached = false, other_user = false, shielded = false;
 	int ready = -1;
 	uid_t uid = 0;
 	gid_t gid = 0, group = 0;
@@ -138,6 +158,8 @@ int main(int argc, char **argv)
 			parent = number(argv[++i], '\0', NULL);
 		} else if (!strcmp(option, "--detach")) {
 			detached = true;
+		} else if (!strcmp(option, "--shield")) {
+			shielded = true;
 		} else if (!strcmp(option, "--directory") && left) {
 			directory = argv[++i];
 		} else if (!strcmp(option, "--lock") && left) {
@@ -169,6 +191,8 @@ int main(int argc, char **argv)
 
 	umask(077);
 	default_signals();
+	if (shielded)
+		shield();
 	no_core_files();
 	no_huge_pages();
 	if (detached)
