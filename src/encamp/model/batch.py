@@ -1,0 +1,173 @@
+"""Jobs of a batch system that run in machines: what they are, what they were granted, and how a
+host that takes them (a bait) stands towards the batch system."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from encamp.model.size import MIB, Size
+
+ENVIRONMENT = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+"""What a job may call an environment; everything else is refused wherever it comes from."""
+
+
+class BatchJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job as its batch system knows it. Whose it is and what it was granted is asked there, and
+    never believed of the job itself."""
+
+    system: str
+    """`slurm`, `gridengine`, ..."""
+    id: str
+    """As its users call it: `17`, `17_3` or `17.3` for a task of an array."""
+    uid: int
+    name: str = ""
+    queue: str = ""
+    """Its partition or queue."""
+    account: str = ""
+    """Its account or project."""
+    cpus: int | None = None
+    """Granted on this host; None: the batch system did not say."""
+    memory: int | None = None
+    """Bytes granted on this host; None: the batch system does not share memory out."""
+    restarts: int = 0
+    """How often it was begun before."""
+    requeue: bool = True
+    """May it be begun again, if it was lost under way?"""
+    hosts: tuple[str, ...] = ()
+    """All nodes of it, the first first."""
+    environment: str = ""
+    """What it asked for where the batch system can tell; else the starter says so."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of the tasks of a job that a host runs, each in a machine of its own."""
+
+    step: str = ""
+    """Of the job, where it has steps."""
+    number: int = 0
+    count: int = 1
+    """Tasks of the step on this host, among which its grant is divided."""
+
+
+class GivenBack(msgspec.Struct, frozen=True, kw_only=True):
+    """What a starter does whose job is back in its batch system's queue."""
+
+    exit_code: int
+    """It ends with this; the batch system may give it a meaning, such as 'again'."""
+    wait: bool = False
+    """First it waits for the batch system to end it, which it was asked to."""
+
+
+class JobStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a job stands in its batch system, wherever it is: what its users see there."""
+
+    state: str
+    """In the batch system's own word: `PENDING`, `qw`, ..."""
+    reason: str = ""
+    """Why it is so, as the batch system says."""
+    user: str = ""
+    environment: str = ""
+    waits: bool = False
+    """Is it in the queue?"""
+    held: bool = False
+    """Does it wait until somebody says so?"""
+    hosts: tuple[str, ...] = ()
+    """Where it runs."""
+
+
+class BaitState(enum.Enum):
+    OPEN = "open"
+    """Jobs may come."""
+    FULL = "full"
+    """Closed by the agent: another machine would not fit, or environments fail here."""
+    CLOSED = "closed"
+    """Closed by an administrator: never opened by the agent."""
+    UNKNOWN = "unknown"
+    """The batch system does not answer, or does not know this host."""
+
+
+class Bait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How this host stands towards the batch system."""
+
+    state: BaitState
+    reason: str = ""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Jobs in the batch system's queue that want one environment."""
+
+    environment: str
+    """Empty: none."""
+    jobs: int
+    cpus: int = 0
+    oldest: float = 0.0
+    """When the oldest of them was submitted, and"""
+    owner: str = ""
+    """whose it is; empty: the batch system does not tell."""
+
+
+class Rule(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Which environment jobs get that name none. All that is given must hold."""
+
+    environment: str
+    """Empty: none, they are left alone."""
+    queue: str = ""
+    account: str = ""
+    user: str = ""
+    group: str = ""
+
+
+class Threshold(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What must be free on a host."""
+
+    memory: int = 0
+    disk: int = 0
+
+
+CLOSE = Threshold(memory=512 * MIB, disk=1024 * MIB)
+OPEN = Threshold(memory=1024 * MIB, disk=2048 * MIB)
+
+
+class BatchSettings(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """How this host works with its batch system: batch.yaml, the same on every host of a site."""
+
+    system: str
+    shares: tuple[str, ...] = ("/home",)
+    """Directories that jobs find in their machines as they are here, live."""
+    rules: tuple[Rule, ...] = ()
+    """The first that fits decides."""
+    environments: tuple[str, ...] = ()
+    """Those that jobs may name; others are refused when they are submitted. None: all."""
+    features: bool = False
+    """Slurm: does `-C NAME` name an environment, too, if it is one of these?"""
+    close: Threshold = CLOSE
+    """With less free than this, the bait closes itself;"""
+    open: Threshold = OPEN
+    """with at least this, it opens again."""
+    machines: int | None = None
+    """At most so many at a time on a host."""
+    every: float = 5.0
+    """Seconds between two looks at whether it should be open."""
+    tries: int = 3
+    """How often a job that has not begun is tried on the spot."""
+    restarts: int = 3
+    """After so many, a job that fails for want of a machine is held, and not queued again."""
+    failures: int = 3
+    """So many machines of an environment in a row that did not come up close the bait"""
+    pause: float = 300.0
+    """for so many seconds."""
+    size: Size | None = None
+    """Of machines whose job was granted nothing in particular; None: as the environment says."""
+    watch: bool = False
+    """Does this host look at the queue, for the whole site? One or two are enough."""
+    programs: dict[str, str] = {}
+    """Where the batch system's own things are, if not where its packages put them: `conf`,
+    `root`, `cell`, ..."""
