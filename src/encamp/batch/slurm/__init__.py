@@ -1,0 +1,1 @@
+"""Slurm: what Encamp asks of it, and a private one to try things on."""

@@ -1,0 +1,58 @@
+"""Which job a process belongs to, as the kernel tells: by the daemon of the job's step, an
+ancestor of all that the job starts, which nobody but root can be or start."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+DEPTH = 4096
+"""Ancestors that are looked at, at most."""
+TITLE = re.compile(rb"slurmstepd: \[(\d+)(?:\+\d+)?\.([A-Za-z0-9]+)\]\0*")
+PROGRAM = re.compile(r"slurmstepd(-[\w.]+)?( \(deleted\))?")
+
+
+class Step(msgspec.Struct, frozen=True):
+    job: str
+    """The number that Slurm itself uses: each task of an array has its own."""
+    name: str
+    """`batch`, `0`, `1`, ..."""
+
+
+def step_of(pid: int, proc: Path = Path("/proc")) -> Step | None:
+    """The step of a job that a process belongs to."""
+    for _ in range(DEPTH):
+        if pid <= 1:
+            return None
+        try:
+            found = step_by(proc / str(pid))
+            if found is not None:
+                return found
+            pid = parent_of(proc / str(pid))
+        except (OSError, ValueError):
+            return None  # It has just ended.
+    return None
+
+
+def step_by(process: Path) -> Step | None:
+    """The step that a process is the daemon of, if it is one."""
+    title = TITLE.fullmatch((process / "cmdline").read_bytes())
+    if title is None or real_uid(process) != 0:
+        return None
+    if PROGRAM.fullmatch((process / "exe").readlink().name) is None:
+        return None
+    return Step(title[1].decode(), title[2].decode())
+
+
+def parent_of(process: Path) -> int:
+    """A process's name may contain anything, brackets included."""
+    return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def real_uid(process: Path) -> int:
+    for line in (process / "status").read_text(errors="replace").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    raise ValueError(f"{process} has no owner")

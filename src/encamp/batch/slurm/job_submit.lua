@@ -1,0 +1,241 @@
+-- Made by 'encamp batch install' of the template that Encamp ships.
+--
+-- Encamp's part of Slurm's job_submit/lua: a job that names an environment, or that the site's
+-- rules give one, begins with Encamp's starter, which has it run in a machine of that environment.
+-- All other jobs are left exactly as they are.
+--
+-- A name is what --comment=env:NAME says, or a constraint (if the rules file says so), the job's
+-- variable ENCAMP_ENVIRONMENT, or else the first rule that fits. env:none: no environment.
+--
+-- A site that has a job_submit.lua of its own either lets this one call it (SITE_SCRIPT), or calls
+-- this one, by a last line in its own before any 'return':
+--    dofile("/etc/slurm/encamp_job_submit.lua")
+
+local RULES = "@ENCAMP_RULES@"
+local SITE_SCRIPT = "@ENCAMP_SITE_SCRIPT@"
+
+local LONGEST_LINE = 127 -- what the kernel reads of a script's first line
+local NAME = "^[%w][%w%._-]*$"
+local LONGEST_NAME = 64
+local LEFT_ALONE = "none"
+
+-- What the site's own script defines is called first, and may refuse.
+if SITE_SCRIPT ~= "" and string.sub(SITE_SCRIPT, 1, 1) ~= "@" then
+   dofile(SITE_SCRIPT)
+end
+local site_submit = rawget(_G, "slurm_job_submit")
+local site_modify = rawget(_G, "slurm_job_modify")
+
+-- Refusals are thrown; anything else that is thrown is a mistake, and refuses no other job.
+local function refuse(text, ...)
+   error({ sentence = "encamp: " .. string.format(text, ...) }, 0)
+end
+
+local function given(value)
+   return value ~= nil and value ~= ""
+end
+
+local function checked(name, where)
+   if not string.find(name, NAME) or #name > LONGEST_NAME then
+      refuse("'%s' in %s is no name of an environment: letters, digits, '.', '_' and '-' only.",
+         string.gsub(string.sub(name, 1, 80), "[^%w%._:@/+-]", "?"), where)
+   end
+   return name
+end
+
+-- env:NAME as a word of the comment.
+local function in_comment(comment)
+   local found
+   for word in string.gmatch(comment or "", "[^%s,;]+") do
+      if string.sub(word, 1, 4) == "env:" then
+         local name = checked(string.sub(word, 5), "--comment")
+         if found and found ~= name then
+            refuse("The comment names two environments, '%s' and '%s'.", found, name)
+         end
+         found = name
+      end
+   end
+   return found
+end
+
+-- A constraint that is an environment; what is left is the constraint for Slurm.
+local function in_features(features, rules)
+   if not rules.features or not rules.environments or not given(features) then return nil end
+   local found
+   local left = {}
+   local any = false
+   for word in string.gmatch(features, "[%w%._-]+") do
+      any = any or rules.environments[word]
+   end
+   if not any then return nil end
+   if string.find(features, "[^%w%._&,-]") then
+      refuse("An environment can be combined with other constraints only by '&' (not '%s').",
+         string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
+   end
+   for word in string.gmatch(features, "[^&,]+") do
+      if not rules.environments[word] then
+         left[#left + 1] = word
+      elseif found and found ~= word then
+         refuse("The constraint names two environments, '%s' and '%s'.", found, word)
+      else
+         found = word
+      end
+   end
+   return found, table.concat(left, "&")
+end
+
+-- A first line of ours, of a script that was submitted before, or that its user has written.
+local function in_script(script, rules)
+   if not given(script) then return nil end
+   local line, rest = string.match(script, "^#!([^\n]*)\n(.*)$")
+   if line == nil then return nil end
+   local program, system, name = string.match(line, "^%s*(%S+)%s+(%l+):(%S*)%s*$")
+   if program ~= rules.starter then return nil end
+   if name == "" then return nil, rest end
+   return checked(name, "the script's first line"), rest
+end
+
+local function in_variables(job)
+   if not given(job.script) then return nil end -- others have none that can be read
+   local name = job.environment and job.environment["ENCAMP_ENVIRONMENT"]
+   if not given(name) then return nil end
+   return checked(name, "the variable ENCAMP_ENVIRONMENT")
+end
+
+local function fits(rule, job, uid)
+   if given(rule.queue) then
+      local there = false
+      for partition in string.gmatch(job.partition or job.default_partition or "", "[^,]+") do
+         there = there or partition == rule.queue
+      end
+      if not there then return false end
+   end
+   if given(rule.account) then
+      -- Slurm writes accounts in small letters.
+      local account = job.account or job.default_account or ""
+      if string.lower(rule.account) ~= string.lower(account) then return false end
+   end
+   if given(rule.user) and rule.user ~= job.user_name and
+      (rule.uid == nil or rule.uid ~= uid) then
+      return false
+   end
+   if given(rule.group) and (rule.gid == nil or rule.gid ~= job.group_id) then return false end
+   return true
+end
+
+-- Which partition a job that names none gets.
+local function default_partition(partitions)
+   for name, partition in pairs(partitions or {}) do
+      if partition.flag_default == 1 then return partition.name or name end
+   end
+   return nil
+end
+
+local function by_rules(job, partitions, uid, rules)
+   local seen = setmetatable({ default_partition = default_partition(partitions) },
+      { __index = function(_, key) return job[key] end })
+   for _, rule in ipairs(rules.rules or {}) do
+      if fits(rule, seen, uid) then
+         return given(rule.environment) and rule.environment or LEFT_ALONE
+      end
+   end
+   return nil
+end
+
+local function one_of(names)
+   local chosen
+   for _, name in ipairs(names) do
+      if chosen and chosen ~= name then
+         refuse("The job names two environments, '%s' and '%s'.", chosen, name)
+      end
+      chosen = name
+   end
+   return chosen
+end
+
+-- For whoever reads the queue. What the site's own script has noted stays.
+local function note(job, name)
+   local before = job.admin_comment
+   job.admin_comment = "env=" .. name .. (given(before) and "; " .. before or "")
+end
+
+local function submit(job, partitions, uid)
+   local rules = dofile(RULES)
+   local by_features, constraint = in_features(job.features, rules)
+   local by_script, script = in_script(job.script, rules)
+   local names = {}
+   for _, name in pairs({ in_comment(job.comment) or false, by_features or false,
+      by_script or false, in_variables(job) or false }) do
+      if name then names[#names + 1] = name end
+   end
+   local named = one_of(names)
+   local name = named or by_rules(job, partitions, uid, rules)
+   if name == LEFT_ALONE then name = nil end
+   if script ~= nil then job.script = script end
+   if by_features then job.features = constraint end
+   if name == nil then return end
+
+   if rules.environments and not rules.environments[name] then
+      refuse("There is no environment '%s' on this site.", name)
+   end
+   if not given(job.script) then
+      if rules.spank then
+         note(job, name)
+      elseif named then
+         refuse("srun and salloc cannot name an environment here; submit a script with sbatch.")
+      end
+      return
+   end
+   local line = "#!" .. rules.starter .. " " .. (rules.system or "slurm") .. ":" .. name
+   if #line > LONGEST_LINE then
+      refuse("The name '%s' is too long for a first line of a script.", name)
+   end
+   job.script = line .. "\n" .. job.script
+   note(job, name)
+end
+
+-- A job's script is not read again: naming another environment later would be of no effect.
+local function modify(job, record)
+   if not given(job.comment) then return end
+   local name = in_comment(job.comment)
+   local before = string.match(record.admin_comment or "", "^env=([%w%._-]+)")
+   if name ~= nil and name ~= (before or LEFT_ALONE) then
+      refuse("A job keeps the environment it was submitted with; submit it again.")
+   end
+end
+
+local function mentioned(job)
+   return string.find(job.comment or "", "env:", 1, true) ~= nil
+end
+
+local function guarded(job, action, ...)
+   local done, thrown = pcall(action, ...)
+   if done then return slurm.SUCCESS end
+   if type(thrown) == "table" and thrown.sentence then
+      slurm.log_user("%s", thrown.sentence)
+      slurm.log_info("%s", thrown.sentence)
+      return slurm.ERROR
+   end
+   slurm.log_error("encamp: %s", tostring(thrown))
+   if not mentioned(job) then return slurm.SUCCESS end
+   slurm.log_user("encamp: Environments are not available now: tell your administrator.")
+   return slurm.ERROR
+end
+
+function slurm_job_submit(job, partitions, uid)
+   if site_submit then
+      local said = site_submit(job, partitions, uid)
+      if said ~= nil and said ~= slurm.SUCCESS then return said end
+   end
+   return guarded(job, submit, job, partitions, uid)
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+   if site_modify then
+      local said = site_modify(job, record, partitions, uid)
+      if said ~= nil and said ~= slurm.SUCCESS then return said end
+   end
+   return guarded(job, modify, job, record)
+end
+
+return slurm.SUCCESS

@@ -1,0 +1,217 @@
+"""No job is lost, run twice to its end, or called a success that was none, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from encamp.batch.slurm import keeper
+from encamp.batch.slurm.ancestry import step_of
+from encamp.home import Home
+from encamp.model.batch import BaitState
+from tests.batch.slurm.camping import Camp, a_camp
+from tests.batch.slurm.private import User, root_only
+
+pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(900)]
+
+MINI = "--comment=env:mini"
+JOB = """#!/bin/sh
+echo "begin ${SLURM_RESTART_COUNT:-0}" >> story
+while [ ! -e go ]; do sleep 0.05; done
+echo "end ${SLURM_RESTART_COUNT:-0}" >> story
+exit 5
+"""
+"""Waits for a word, and ends in a way that nothing else does."""
+
+
+@pytest.fixture(scope="module")
+def shared(site_home: Home) -> Iterator[Camp]:
+    settings = "restarts: 1\ntries: 1\nfailures: 2\npause: 1s\n"
+    with a_camp(site_home, nodes=2, settings=settings) as camp:
+        yield camp
+
+
+@pytest.fixture
+def camp(shared: Camp) -> Iterator[Camp]:
+    yield shared
+    for at, node in enumerate(shared.site.nodes):
+        if not node.daemon.alive():
+            node.start_daemon()
+        if not shared.agents[at].alive():
+            shared.start_agent(at)
+    shared.site.wait_until_up()
+    shared.clear()
+
+
+@pytest.fixture
+def user(camp: Camp) -> User:
+    camp.users[0].write("job", JOB)
+    return camp.users[0]
+
+
+def story(user: User) -> list[str]:
+    path = user.directory / "story"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def begun(camp: Camp, user: User, *words: str, count: int = 0) -> str:
+    job = camp.submit(MINI, "-w", "n1", *words, "job")
+    camp.wait_for_text(user.directory / "story", f"begin {count}\n")
+    return job
+
+
+def go(user: User) -> None:
+    user.write("go", "")
+
+
+def ends_well(camp: Camp, job: str, user: User, run: int = 0) -> None:
+    """Its end is the job's own, and came once."""
+    go(user)
+    camp.done(job, "FAILED")
+    assert camp.exit_code(job) == "5:0", camp.output(job)
+    assert story(user)[-1] == f"end {run}"
+    assert [line for line in story(user) if line.startswith("end")] == [f"end {run}"]
+
+
+def starter_of(camp: Camp, job: str) -> int:
+    """The process that Slurm takes for the job."""
+    for pid in camp.site.members():
+        with suppress(OSError):
+            step = step_of(pid)
+            program = Path(f"/proc/{pid}/exe").readlink()
+            if step and step.job == job and program.name == "encamp-starter":
+                return pid
+    raise AssertionError(f"job {job} has no starter")
+
+
+def test_a_job_outlives_slurms_daemon_on_its_node(camp: Camp, user: User) -> None:
+    job = begun(camp, user)
+    node = camp.site.nodes[0]
+    node.daemon.kill()
+    node.start_daemon()
+    ends_well(camp, job, user)
+
+
+def test_a_job_outlives_slurms_controller(camp: Camp, user: User) -> None:
+    job = begun(camp, user)
+    camp.site.slurmctld.stop()
+    go(user)
+    camp.wait_for_text(user.directory / "story", "end 0")
+    camp.site.start_controller()
+    camp.site.wait_until_up()
+    ends_well(camp, job, user)
+
+
+def test_a_job_outlives_the_agent_of_its_node(camp: Camp, user: User) -> None:
+    job = begun(camp, user)
+    camp.agents[0].kill()
+    go(user)
+    camp.done(job, "FAILED")
+    camp.start_agent(0)
+    ends_well(camp, job, user)
+
+
+def test_a_job_waits_for_an_agent_that_is_not_there(camp: Camp, user: User) -> None:
+    camp.agents[0].kill()
+    job = camp.submit(MINI, "-w", "n1", "job")
+    camp.wait_for_text(user.directory / f"slurm-{job}.out", "encamp: ")
+    assert story(user) == []
+    camp.start_agent(0)
+    ends_well(camp, job, user)
+
+
+def test_a_job_whose_machine_dies_is_given_back_and_runs_again(camp: Camp, user: User) -> None:
+    job = begun(camp, user)
+    (machine,) = camp.machines()
+    os.kill(machine, signal.SIGKILL)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    assert "; encamp: " in camp.field(job, "admin_comment")
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+
+
+def test_a_job_that_may_not_run_again_fails_with_a_sentence(camp: Camp, user: User) -> None:
+    job = begun(camp, user, "--no-requeue")
+    (machine,) = camp.machines()
+    os.kill(machine, signal.SIGKILL)
+    said = camp.done(job, "FAILED")
+    assert "encamp: " in said
+    assert camp.exit_code(job) not in ("0:0", "5:0")
+    assert story(user) == ["begin 0"]
+
+
+def test_a_job_whose_starter_is_killed_has_failed_and_its_machine_is_gone(
+    camp: Camp, user: User
+) -> None:
+    job = begun(camp, user)
+    os.kill(starter_of(camp, job), signal.SIGKILL)
+    camp.done(job, "FAILED")
+    assert camp.exit_code(job) == "0:9"
+    camp.wait_for("no machine", lambda: not camp.machines())
+    assert story(user) == ["begin 0"]
+
+
+def test_a_job_on_a_node_that_is_lost_runs_again_elsewhere(camp: Camp, user: User) -> None:
+    job = camp.submit(MINI, "job")
+    camp.wait_for_text(user.directory / "story", "begin 0\n")
+    assert camp.field(job, "NodeList") == "n1"
+    lost = Path(f"/proc/{camp.agents[0].pid}/ns/uts").readlink()
+    for pid in keeper.members(str(camp.site.directory)):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/ns/uts").readlink() == lost:
+                os.kill(pid, signal.SIGKILL)
+    camp.run("scontrol", "update", "NodeName=n1", "State=down", "Reason=lost")
+    camp.wait_for_state(job, "PENDING")
+    camp.run("scontrol", "update", f"JobId={job}", "StartTime=now+1")
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    assert camp.field(job, "NodeList") == "n2"
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+    assert camp.slurm().bait().state is BaitState.CLOSED
+
+
+def test_a_job_for_a_broken_environment_is_held_after_a_bound(camp: Camp, user: User) -> None:
+    job = camp.submit("--comment=env:broken", "job")
+    camp.wait_for("a held job", lambda: camp.slurm().standing(job).held)  # type: ignore[union-attr]
+    standing = camp.slurm().standing(job)
+    assert standing is not None
+    assert standing.reason
+    assert "broken" in camp.field(job, "admin_comment")
+    assert story(user) == []
+
+
+def test_a_node_without_room_closes_itself_and_opens_again(camp: Camp, user: User) -> None:
+    slurm = camp.slurm()
+    camp.agents[0].stop()
+    # A host whose agent has said goodbye takes no jobs for machines.
+    assert slurm.bait().state is BaitState.FULL
+    camp.require("1000T")
+    camp.start_agent(0)
+    camp.wait_for("a node that says why", lambda: "memory" in slurm.bait().reason)
+    assert slurm.bait().state is BaitState.FULL
+    go(user)
+    job = camp.submit(MINI, "-w", "n1", "job")
+    camp.wait_for("a job that waits", lambda: "ReqNode" in camp.field(job, "Reason"))
+    camp.agents[0].stop()
+    camp.require("0")
+    camp.start_agent(0)
+    ends_well(camp, job, user)
+    assert slurm.bait().state is BaitState.OPEN
+
+
+def test_a_node_that_an_administrator_has_closed_is_left_alone(camp: Camp, user: User) -> None:
+    slurm = camp.slurm()
+    camp.run("scontrol", "update", "NodeName=n1", "State=drain", "Reason=broken disk")
+    camp.agents[0].stop()
+    assert (slurm.bait().state, slurm.bait().reason) == (BaitState.CLOSED, "broken disk")
+    camp.start_agent(0)
+    camp.run("scontrol", "update", "NodeName=n1", "State=resume")
+    job = begun(camp, user)
+    camp.run("scontrol", "update", "NodeName=n1", "State=drain", "Reason=broken disk")
+    ends_well(camp, job, user)
+    assert (slurm.bait().state, slurm.bait().reason) == (BaitState.CLOSED, "broken disk")

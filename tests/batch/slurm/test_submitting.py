@@ -1,0 +1,274 @@
+"""job_submit.lua in a real controller: which jobs begin with the starter, which are refused, and
+that all others are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from encamp.batch.install.slurm_rules import rules_text
+from encamp.model.batch import BatchSettings, Rule
+from tests.batch.slurm.private import Cluster, User, private_cluster, root_only
+
+pytestmark = [pytest.mark.site, root_only]
+
+TEMPLATE = files("encamp.batch.slurm").joinpath("job_submit.lua").read_text()
+JOB = '#!/bin/bash\n#SBATCH -J named\necho "ran $0 with $*"\n'
+STARTER = '#!/bin/sh\necho "started as $1"\nscript=$2\nshift 2\ntail -n +2 $script | sh -s "$@"\n'
+"""Stands in for the real one: says what it was called with, and runs the rest of the script."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    with private_cluster(
+        users=2, nodes=1, partitions=("main", "vm"), features="intel", job_submit=TEMPLATE
+    ) as cluster:
+        starter = cluster.place / "starter"
+        starter.write_text(STARTER)
+        starter.chmod(0o755)
+        for user in cluster.users:
+            user.write("job", JOB)
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    configure(shared)
+    yield shared
+    shared.clear()
+
+
+@pytest.fixture
+def user(cluster: Cluster) -> User:
+    return cluster.users[0]
+
+
+def configure(cluster: Cluster, *, site: str = "", spank: bool = False, **settings: object) -> None:
+    """What 'encamp batch install' leaves beside slurm.conf."""
+    etc = cluster.site.conf.parent
+    made = BatchSettings(system="slurm", **settings)  # type: ignore[arg-type]
+    (etc / "encamp_rules.lua").write_text(
+        rules_text(made, str(cluster.place / "starter"), spank=spank)
+    )
+    script = TEMPLATE.replace("@ENCAMP_RULES@", str(etc / "encamp_rules.lua"))
+    if site:
+        (etc / "job_submit_site.lua").write_text(site)
+    where = str(etc / "job_submit_site.lua") if site else ""
+    script = script.replace("@ENCAMP_SITE_SCRIPT@", where)
+    if (etc / "job_submit.lua").read_text() != script:
+        replace(cluster, script)
+
+
+def replace(cluster: Cluster, script: str) -> None:
+    """slurmctld reads its script again when its time of change differs, in whole seconds."""
+    path = cluster.site.conf.parent / "job_submit.lua"
+    before = int(path.stat().st_mtime)
+
+    def written() -> bool:
+        path.write_text(script)
+        return int(path.stat().st_mtime) != before
+
+    cluster.wait_for("another second", written)
+
+
+def script_of(cluster: Cluster, job: str) -> str:
+    return cluster.run("scontrol", "write", "batch_script", job, "-")
+
+
+def output_of(cluster: Cluster, job: str, user: User) -> str:
+    cluster.wait_for_state(job, "COMPLETED")
+    return (user.directory / f"slurm-{job}.out").read_text()
+
+
+def test_a_job_that_names_an_environment_begins_with_the_starter(
+    cluster: Cluster, user: User
+) -> None:
+    job = cluster.submit("--comment=fast env:mini", "job", "a", "b c")
+    assert output_of(cluster, job, user) == "started as slurm:mini\nran sh with a b c\n"
+    assert script_of(cluster, job) == f"#!{cluster.place}/starter slurm:mini\n{JOB}"
+    assert cluster.field(job, "admin_comment") == "env=mini"
+    assert cluster.field(job, "Comment") == "fast env:mini"
+    assert cluster.field(job, "Name") == "named"
+
+
+def test_so_do_lines_of_the_script_wrapped_commands_and_arrays(
+    cluster: Cluster, user: User
+) -> None:
+    user.write("lined", "#!/bin/sh\n#SBATCH --comment=env:debian12\necho done\n")
+    lined = cluster.submit("lined")
+    wrapped = cluster.submit("--comment=env:mini", "--wrap", "echo wrapped")
+    array = cluster.submit("--comment=env:mini", "-a", "1-2", "-o", "%a", "job")
+    assert output_of(cluster, lined, user) == "started as slurm:debian12\ndone\n"
+    assert output_of(cluster, wrapped, user) == "started as slurm:mini\nwrapped\n"
+    cluster.wait_for("the array", lambda: not cluster.run("squeue", "-h", "-j", array))
+    for task in ("1", "2"):
+        assert (user.directory / task).read_text().startswith("started as slurm:mini\n")
+
+
+def test_all_other_jobs_are_left_exactly_as_they_are(cluster: Cluster, user: User) -> None:
+    for words in ([], ["--comment=environment:x"], ["--comment=env:none"], ["-C", "intel"]):
+        job = cluster.submit(*words, "job")
+        assert script_of(cluster, job) == JOB
+        assert cluster.field(job, "admin_comment") == "(null)"
+    assert cluster.run("srun", "echo", "hello", user=user) == "hello\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../up", "a&b", "a|b", "-x", ".hidden", "a/b", "$(id)", "`id`", "ü", "a" * 65]
+)
+def test_a_hostile_name_is_refused_with_a_sentence(cluster: Cluster, user: User, name: str) -> None:
+    said = cluster.refused("sbatch", f"--comment=env:{name}", "job", user=user)
+    assert "encamp: " in said
+    assert "is no name of an environment" in said
+
+
+def test_an_unknown_environment_is_refused_if_the_site_lists_them(
+    cluster: Cluster, user: User
+) -> None:
+    configure(cluster, environments=("mini", "debian12"))
+    assert "no environment 'other' on this site" in cluster.refused(
+        "sbatch", "--comment=env:other", "job", user=user
+    )
+    assert cluster.submit("--comment=env:mini", "job")
+
+
+def test_two_different_names_are_refused(cluster: Cluster, user: User) -> None:
+    for comment in ("env:mini env:debian12", "env:mini,env:other"):
+        said = cluster.refused("sbatch", f"--comment={comment}", "job", user=user)
+        assert "two environments" in said
+    variables = {"ENCAMP_ENVIRONMENT": "debian12"}
+    said = cluster.refused("sbatch", "--comment=env:mini", "job", user=user, variables=variables)
+    assert "two environments" in said
+
+
+def test_a_constraint_can_be_an_environment_if_the_site_says_so(
+    cluster: Cluster, user: User
+) -> None:
+    assert "Invalid feature" in cluster.refused("sbatch", "-C", "mini", "job", user=user)
+    configure(cluster, features=True, environments=("mini", "debian12"))
+    alone = cluster.submit("-C", "mini", "job")
+    both = cluster.submit("-C", "intel&mini", "job")
+    for job in (alone, both):
+        assert script_of(cluster, job).startswith(f"#!{cluster.place}/starter slurm:mini\n")
+    assert cluster.field(alone, "Feature") == "(null)"
+    assert cluster.field(both, "Feature") == "intel"
+    assert "only by '&'" in cluster.refused("sbatch", "-C", "intel|mini", "job", user=user)
+    assert "two environments" in cluster.refused("sbatch", "-C", "mini&debian12", "job", user=user)
+
+
+def test_a_variable_can_name_it(cluster: Cluster, user: User) -> None:
+    variables = {"ENCAMP_ENVIRONMENT": "mini", "HOME": str(user.directory)}
+    job = cluster.submit("job", variables=variables)
+    assert script_of(cluster, job).startswith(f"#!{cluster.place}/starter slurm:mini\n")
+
+
+def test_a_script_that_was_submitted_before_is_wrapped_once(cluster: Cluster, user: User) -> None:
+    first = cluster.submit("--comment=env:mini", "job")
+    user.write("again", script_of(cluster, first))
+    again = cluster.submit("--comment=env:mini", "again")
+    assert script_of(cluster, again) == script_of(cluster, first)
+    without = cluster.submit("again")
+    assert script_of(cluster, without) == script_of(cluster, first)
+    assert cluster.field(without, "admin_comment") == "env=mini"
+    plain = cluster.submit("--comment=env:none", "job")
+    assert script_of(cluster, plain) == JOB
+
+
+def test_rules_give_jobs_an_environment_that_name_none(cluster: Cluster, user: User) -> None:
+    other = cluster.users[1]
+    configure(
+        cluster,
+        rules=(
+            Rule(environment="", queue="vm", account="Plain"),
+            Rule(environment="sl7", queue="vm"),
+            Rule(environment="camp", user=other.name, queue="main"),
+            Rule(environment="grouped", group=other.name, account="acct"),
+        ),
+    )
+
+    def given(*words: str, user: User = user) -> str:
+        return cluster.field(cluster.submit(*words, "job", user=user), "admin_comment")
+
+    assert given() == "(null)"
+    assert given("-p", "vm") == "env=sl7"
+    assert given("-p", "vm", "-A", "plain") == "(null)"
+    assert given("-p", "vm", "--comment=env:mini") == "env=mini"
+    assert given("-p", "vm", "--comment=env:none") == "(null)"
+    assert given(user=other) == "env=camp"
+    assert given("-p", "main,vm", "-A", "acct") == "env=sl7"
+    configure(cluster, rules=(Rule(environment="grouped", group=other.name, account="acct"),))
+    assert given("-A", "acct", user=other) == "env=grouped"
+    assert given("-A", "acct") == "(null)"
+    assert given(user=other) == "(null)"
+
+
+def test_commands_without_a_script_need_the_plug_in(cluster: Cluster, user: User) -> None:
+    for command in (
+        ["srun", "--comment=env:mini", "true"],
+        ["salloc", "--comment=env:mini", "true"],
+    ):
+        assert "submit a script with sbatch" in cluster.refused(*command, user=user)
+    configure(cluster, spank=True)
+    assert cluster.run("srun", "--comment=env:mini", "echo", "let", "through", user=user)
+
+
+def test_a_job_keeps_the_environment_it_was_submitted_with(cluster: Cluster, user: User) -> None:
+    job = cluster.submit("--hold", "--comment=env:mini", "job")
+    update = ("scontrol", "update", f"JobId={job}")
+    cluster.refused(*update, "Comment=env:other", user=user)
+    assert cluster.field(job, "Comment") == "env:mini"
+    cluster.run(*update, "Comment=env:mini more", user=user)
+    cluster.run(*update, "Comment=more", user=user)
+    assert cluster.field(job, "Comment") == "more"
+
+
+def test_the_sites_own_script_is_called_first(cluster: Cluster, user: User) -> None:
+    configure(
+        cluster,
+        site="function slurm_job_submit(job, parts, uid)\n"
+        "  if job.account == 'evil' then slurm.log_user('go away') return slurm.ERROR end\n"
+        "  job.admin_comment = 'seen'\n"
+        "  return slurm.SUCCESS\nend\n"
+        "function slurm_job_modify() return slurm.SUCCESS end\nreturn slurm.SUCCESS\n",
+    )
+    said = cluster.refused("sbatch", "-A", "evil", "--comment=env:mini", "job", user=user)
+    assert "go away" in said
+    job = cluster.submit("--comment=env:mini", "job")
+    assert cluster.field(job, "admin_comment") == "env=mini; seen"
+    assert cluster.slurm().standing(job).environment == "mini"  # type: ignore[union-attr]
+    assert cluster.field(cluster.submit("job"), "admin_comment") == "seen"
+
+
+def test_a_sites_script_can_call_ours(cluster: Cluster, user: User) -> None:
+    etc = cluster.site.conf.parent
+    ours = etc / "encamp_job_submit.lua"
+    ours.write_text((etc / "job_submit.lua").read_text())
+    replace(
+        cluster,
+        "function slurm_job_submit(job) job.name = 'renamed' return slurm.SUCCESS end\n"
+        "function slurm_job_modify() return slurm.SUCCESS end\n"
+        f'dofile("{ours}")\nreturn slurm.SUCCESS\n',
+    )
+    job = cluster.submit("--comment=env:mini", "job")
+    assert cluster.field(job, "Name") == "renamed"
+    assert cluster.field(job, "admin_comment") == "env=mini"
+
+
+def test_a_mistake_in_the_rules_stops_no_other_job(cluster: Cluster, user: User) -> None:
+    (cluster.site.conf.parent / "encamp_rules.lua").write_text("return {{{")
+    job = cluster.submit("job")
+    assert script_of(cluster, job) == JOB
+    said = cluster.refused("sbatch", "--comment=env:mini", "job", user=user)
+    assert "not available now" in said
+    assert "encamp: " in Path(cluster.site.directory / "log" / "slurmctld").read_text()
+
+
+def test_a_first_line_that_the_kernel_would_cut_is_refused(cluster: Cluster, user: User) -> None:
+    rules = cluster.site.conf.parent / "encamp_rules.lua"
+    rules.write_text(f'return {{ starter = "/{"x" * 90}" }}\n')
+    assert cluster.submit("--comment=env:mini", "job")
+    said = cluster.refused("sbatch", f"--comment=env:{'m' * 40}", "job", user=user)
+    assert "too long" in said
