@@ -1,0 +1,260 @@
+"""Grid Engine (Son of Grid Engine 8.1 and its kin) as Encamp needs it."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import time
+from collections.abc import Mapping
+
+from encamp.batch.gridengine.answers import (
+    Detail,
+    Listed,
+    amount,
+    environment_asked,
+    read_detail,
+    read_jobs,
+    read_values,
+)
+from encamp.batch.gridengine.calls import Calls
+from encamp.batch.gridengine.opening import Opening
+from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, shepherd_of, shepherds
+from encamp.batch.system import BatchSystem
+from encamp.model.batch import (
+    Bait,
+    BatchJob,
+    BatchSettings,
+    GivenBack,
+    JobStanding,
+    Task,
+    Waiting,
+)
+from encamp.model.errors import Code, EncampError
+
+AGAIN, IN_ERROR, LATER = 99, 100, 75
+"""Exit codes: begin it again; leave it in the queue, in error; it failed, and may work later."""
+MEMORY_REQUESTS = ("virtual_free", "mem_free", "h_rss")
+"""What jobs ask for, each slot for itself, where no limit says more."""
+WHY, RESTARTS = "encamp", "encamp_restarts"
+"""Where a job's context says why it was given back, and how often."""
+QUEUES_LAST = 60.0
+"""Seconds for which what a queue says of running jobs again is remembered."""
+LONGEST_REASON = 400
+
+
+class GridEngine(BatchSystem):
+    name = "gridengine"
+
+    def __init__(self, settings: BatchSettings) -> None:
+        self._calls = Calls(settings.programs)
+        self._opening = Opening(self._calls)
+        self._reruns: dict[str, tuple[float, bool]] = {}
+
+    # ── jobs that come to this host ──────────────────────────────────────────────────────────────
+
+    def job_of(self, pid: int) -> str | None:
+        found = shepherd_of(pid)
+        return None if found is None else found.id
+
+    def task_of(self, pid: int, variables: Mapping[str, str]) -> Task:
+        """Programs that a job has started on another of its hosts (`qrsh -inherit`) are one for
+        each slot there."""
+        found = shepherd_of(pid)
+        if found is None or not found.part:
+            return Task()
+        return Task(step=found.part, count=found.slots)
+
+    def describe(self, id: str) -> BatchJob:
+        shepherd = self._shepherd(id)
+        config = shepherd.config
+        detail = self._detail_if_it_answers(id)
+        requests = {} if detail is None else detail.requests
+        project = config.get("acct_project", "none")
+        return BatchJob(
+            system=self.name,
+            id=shepherd.id,
+            uid=owner_of(config.get("job_owner", "")),
+            name=config.get("job_name", ""),
+            queue=config.get("queue", ""),
+            account="" if project == "none" else project,
+            cpus=shepherd.slots,
+            memory=memory_of(shepherd, requests),
+            restarts=restarts_of(shepherd, detail),
+            requeue=self._may_run_again(shepherd, detail),
+            hosts=shepherd.hosts,
+            environment=environment_asked(requests.get("env", "")),
+        )
+
+    def _shepherd(self, id: str) -> Shepherd:
+        found = [each for each in shepherds() if each.id == id and each.host == self._calls.host]
+        if not found:
+            raise EncampError(
+                Code.INPUT_MISSING,
+                f"No job {id} of Grid Engine runs on {self._calls.host}.",
+                "It may just have ended.",
+            )
+        return min(found, key=lambda each: (each.part != "", each.pid))
+
+    def _detail_if_it_answers(self, id: str) -> Detail | None:
+        """A job that was sent here runs, whether or not its master is there at the moment, and can
+        be understood."""
+        try:
+            return self._detail(id)
+        except EncampError as error:
+            if error.transient or error.code in (Code.INPUT_MISSING, Code.PROTOCOL):
+                return None
+            raise
+
+    def _detail(self, id: str) -> Detail | None:
+        job = id.partition(".")[0]
+        return read_detail(self._calls("qstat", "-xml", "-j", job, purpose=f"asking for job {id}"))
+
+    def _may_run_again(self, shepherd: Shepherd, detail: Detail | None) -> bool:
+        """What cannot be known is not run a second time."""
+        if INTERACTIVE in shepherd.config or detail is None:
+            return False
+        if detail.rerun is not None:
+            return detail.rerun
+        queue = f"{shepherd.config.get('queue', '')}@{self._calls.host}"
+        asked, rerun = self._reruns.get(queue, (0.0, False))
+        if time.monotonic() - asked > QUEUES_LAST or not asked:
+            try:
+                text = self._calls("qconf", "-sq", queue, purpose=f"asking about {queue}")
+            except EncampError as error:
+                if error.transient:
+                    return False
+                raise
+            rerun = any(values.get("rerun") == "TRUE" for values in read_values(text))
+            self._reruns[queue] = (time.monotonic(), rerun)
+        return rerun
+
+    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
+        config = self._shepherd(job.id).config
+        self._note(job, reason)
+        if INTERACTIVE in config:
+            return GivenBack(exit_code=LATER)
+        if hold and config.get("forbid_apperror", "0") == "0":
+            return GivenBack(exit_code=IN_ERROR)
+        if hold:
+            self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
+        if config.get("forbid_reschedule", "0") == "0":
+            return GivenBack(exit_code=AGAIN)
+        self._calls("qmod", "-rj", job.id, purpose=f"giving back job {job.id}")
+        return GivenBack(exit_code=AGAIN, wait=True)
+
+    def _note(self, job: BatchJob, reason: str) -> None:
+        """Where its user reads it: `qstat -j ID`. The job goes back also if nobody can note why."""
+        number = job.id.partition(".")[0]
+        text = f"{noted_as(WHY, job.id)}={escaped(reason)}"
+        text += f",{noted_as(RESTARTS, job.id)}={job.restarts + 1}"
+        try:
+            self._calls("qalter", "-ac", text, number, purpose=f"noting why job {job.id} goes back")
+        except EncampError as error:
+            if error.code is Code.PROGRAM_MISSING:
+                raise
+
+    # ── this host ────────────────────────────────────────────────────────────────────────────────
+
+    def bait(self) -> Bait:
+        return self._opening.look()
+
+    def close(self, reason: str) -> None:
+        self._opening.close(reason)
+
+    def open(self) -> None:
+        self._opening.open()
+
+    def close_for_good(self, reason: str) -> None:
+        self._opening.close_for_good(reason)
+
+    def open_for_good(self) -> None:
+        self._opening.open_for_good()
+
+    # ── the queue ────────────────────────────────────────────────────────────────────────────────
+
+    def _jobs(self, *options: str) -> list[Listed]:
+        words = ("-u", "*", "-r", "-xml", *options)
+        return list(read_jobs(self._calls("qstat", *words, purpose="looking at the queue")))
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """Jobs that are held, or in error, wait for somebody and not for a host."""
+        found: dict[str, Waiting] = {}
+        for job in self._jobs("-s", "p"):
+            if set(job.state) & {"h", "E"}:
+                continue
+            before = found.get(job.environment, Waiting(environment=job.environment, jobs=0))
+            found[job.environment] = Waiting(
+                environment=job.environment,
+                jobs=before.jobs + job.count,
+                cpus=before.cpus + job.count * job.slots,
+                oldest=min(before.oldest or job.submitted, job.submitted),
+                owner=before.owner
+                if before.oldest and before.oldest <= job.submitted
+                else job.owner,
+            )
+        return tuple(found[name] for name in sorted(found))
+
+    def standing(self, id: str) -> JobStanding | None:
+        number, _, task = id.partition(".")
+        if not number.isdigit():
+            return None
+        listed = [job for job in self._jobs() if job.id == number and job.has(task)]
+        detail = self._detail_if_it_answers(id)
+        if not listed or detail is None:
+            return None
+        first = listed[0]
+        why = detail.context.get(noted_as(WHY, id), "")
+        waits = "q" in first.state
+        reasons = (why, *detail.errors, *(detail.messages if waits else ()))
+        return JobStanding(
+            state=first.state,
+            reason="; ".join(dict.fromkeys(part for part in reasons if part)),
+            user=first.owner,
+            environment=first.environment,
+            waits=waits,
+            held=bool(set(first.state) & {"h", "E"}),
+            hosts=tuple(job.queue.partition("@")[2] for job in listed if "@" in job.queue),
+        )
+
+
+def owner_of(name: str) -> int:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        raise EncampError(
+            Code.NOT_PERMITTED, f"The job's owner '{name}' has no account on this host."
+        ) from error
+
+
+def memory_of(shepherd: Shepherd, requests: Mapping[str, str]) -> int | None:
+    """A limit counts for each slot, unless it is one of the whole job."""
+    limit = amount(shepherd.config.get("h_vmem", ""))
+    if limit is not None:
+        whole = shepherd.config.get("h_vmem_is_consumable_job", "0") != "0"
+        return limit if whole else limit * shepherd.slots
+    for name in MEMORY_REQUESTS:
+        asked = amount(requests.get(name, ""))
+        if asked:
+            return asked * shepherd.slots
+    return None
+
+
+def restarts_of(shepherd: Shepherd, detail: Detail | None) -> int:
+    """Grid Engine tells only that there were any; how many is what we have noted."""
+    if not shepherd.restarted:
+        return 0
+    noted = "" if detail is None else detail.context.get(noted_as(RESTARTS, shepherd.id), "")
+    return max(1, int(noted)) if re.fullmatch(r"[0-9]{1,5}", noted) else 1
+
+
+def noted_as(name: str, id: str) -> str:
+    """The tasks of an array share one context."""
+    task = id.partition(".")[2]
+    return f"{name}_{task}" if task else name
+
+
+def escaped(reason: str) -> str:
+    """A reason as a value of a context: nothing in it can end the value, or begin another, or hide
+    the end of it (as quotes do)."""
+    plain = reason.replace(",", ";").replace("=", ":").replace("'", "").replace('"', "")
+    return re.sub(r"[^A-Za-z0-9 ./:;()+-]+", " ", plain)[:LONGEST_REASON].strip() or "given back"

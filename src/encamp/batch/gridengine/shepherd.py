@@ -1,0 +1,134 @@
+"""Which job a process belongs to, as the kernel tells, and what it was granted on this host.
+
+Each job has a shepherd, an ancestor of all that the job starts, which nobody but root can be or
+start; it works in the job's directory, where the execution daemon has written down for it what the
+job may have. Neither can be changed by the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+PROC = Path("/proc")
+DEPTH = 4096
+"""Ancestors that are looked at, at most."""
+PROGRAM = re.compile(r"sge_shepherd( \(deleted\))?")
+DIRECTORY = re.compile(r"(?:/.*)?/active_jobs/(\d+)\.(\d+)(?:/([^/]+))?(?: \(deleted\))?")
+"""Of a job's task, and of a program that it has started on another of its hosts."""
+INTERACTIVE = "qrsh_control_port"
+"""Only these jobs have it: somebody sits before them."""
+
+
+class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    task: str
+    """Job and task, as the directory is called: `17.1`, also if it is no array."""
+    part: str
+    """Of a job on several hosts, where it was started from another one: `1.node2`."""
+    config: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        job, _, task = self.task.partition(".")
+        return job if self.config.get("ja_task_id", "0") == "0" else f"{job}.{task}"
+
+    @property
+    def host(self) -> str:
+        return self.config.get("host", "")
+
+    def file(self, name: str) -> str:
+        """A file of the job's directory, which is the shepherd's own."""
+        return (PROC / str(self.pid) / "cwd" / name).read_text(errors="replace")
+
+    @property
+    def slots(self) -> int:
+        """On this host."""
+        return max(1, int(self.config.get("host_slots", "1")))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All of the job's, the first first."""
+        with contextlib.suppress(OSError):
+            lines = self.file("pe_hostfile").splitlines()
+            if self.config.get("pe", "none") != "none" and lines:
+                return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+        return (self.host,)
+
+    @property
+    def restarted(self) -> bool:
+        with contextlib.suppress(OSError):
+            return settings_in(self.file("environment")).get("RESTARTED", "0") != "0"
+        return False
+
+
+def shepherd_of(pid: int) -> Shepherd | None:
+    """The shepherd that a process has among its ancestors."""
+    for _ in range(DEPTH):
+        if pid <= 1:
+            return None
+        try:
+            found = read_shepherd(pid)
+            if found is not None:
+                return found
+            pid = parent_of(pid)
+        except (OSError, ValueError):
+            return None  # It has just ended.
+    return None
+
+
+def shepherds() -> Iterator[Shepherd]:
+    """All of this host."""
+    for entry in os.scandir(PROC):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                found = read_shepherd(int(entry.name))
+                if found is not None:
+                    yield found
+
+
+def read_shepherd(pid: int) -> Shepherd | None:
+    """The process, if it is one. Programs of that name can be anybody's; root they cannot be."""
+    process = PROC / str(pid)
+    try:
+        program = (process / "exe").readlink()
+    except FileNotFoundError:
+        return None  # The kernel's own, or about to end.
+    if PROGRAM.fullmatch(program.name) is None or real_uid(process) != 0:
+        return None
+    directory = DIRECTORY.fullmatch(str((process / "cwd").readlink()))
+    if directory is None:
+        return None
+    return Shepherd(
+        pid=pid,
+        task=f"{directory[1]}.{directory[2]}",
+        part=directory[3] or "",
+        config=settings_in((process / "cwd" / "config").read_text(errors="replace")),
+    )
+
+
+def parent_of(pid: int) -> int:
+    """A process's name may contain anything, brackets included."""
+    return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def real_uid(process: Path) -> int:
+    for line in (process / "status").read_text(errors="replace").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    raise ValueError(f"{process} has no owner")
+
+
+def settings_in(text: str) -> dict[str, str]:
+    """NAME=VALUE lines. Of two with one name the first counts: what follows may be of the job."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals:
+            found.setdefault(name, value)
+    return found
