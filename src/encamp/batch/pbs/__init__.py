@@ -1,0 +1,1 @@
+"""PBS-style commands, as Slurm's package of them offers."""
