@@ -1,0 +1,66 @@
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "starter.h"
+
+static void put(const char *text, size_t length)
+{
+    while (length > 0) {
+        ssize_t written = write(2, text, length);
+
+        if (written <= 0)
+            return; /* there is nobody left to tell */
+        text += written;
+        length -= (size_t)written;
+    }
+}
+
+/* In one piece where it fits, so that what others write does not come between. */
+void say_bytes(const uint8_t *text, size_t length)
+{
+    char line[4096] = "encamp: ";
+    size_t used = strlen(line);
+
+    while (length > 0 && text[length - 1] == '\n')
+        length--;
+    for (size_t i = 0; i < length; i++) {
+        if (used >= sizeof line - 1) {
+            put(line, used);
+            used = 0;
+        }
+        line[used++] = text[i] == 0 ? ' ' : (char)text[i];
+    }
+    line[used++] = '\n';
+    put(line, used);
+}
+
+static void say_list(const char *format, va_list list)
+{
+    char text[2048];
+    int length = vsnprintf(text, sizeof text, format, list);
+
+    if (length > 0)
+        say_bytes((const uint8_t *)text, strnlen(text, sizeof text));
+}
+
+void say(const char *format, ...)
+{
+    va_list list;
+
+    va_start(list, format);
+    say_list(format, list);
+    va_end(list);
+}
+
+void fail(int code, const char *format, ...)
+{
+    va_list list;
+
+    va_start(list, format);
+    say_list(format, list);
+    va_end(list);
+    _exit(code);
+}

@@ -1,0 +1,108 @@
+/* The job starter: what a batch system runs in a job's place. It takes the job to the door of the
+   host's agent, waits there until the job has ended in its machine, and ends as the job did. */
+#ifndef ENCAMP_STARTER_H
+#define ENCAMP_STARTER_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    FAILED_CALL = 64,   /* called in a way that makes no sense */
+    FAILED_DATA = 65,   /* a job too large to be handed over */
+    FAILED_SCRIPT = 66, /* a script that cannot be read */
+    FAILED_LATER = 75,  /* no fault of the job's */
+};
+
+enum {
+    SCRIPT_LIMIT = 4 << 20,
+    VARIABLES_LIMIT = 2 << 20,
+    FRAME_LIMIT = 8 << 20,
+};
+
+enum system { SLURM, GRIDENGINE, PBS, ANOTHER };
+
+/* A job, as the batch system wanted to start it. */
+struct job {
+    enum system system;
+    char system_name[64];
+    const char *environment; /* may be empty: the site decides */
+    char **words;            /* what to run, or with a script: its arguments */
+    const char *script;      /* its path, or NULL */
+    char *content;           /* without the line that called us */
+    size_t content_length;
+    char *runner[4];         /* with a script: what to start it with; none: its own first line */
+    bool skipped;            /* a line was left out of the content */
+    bool spooled;            /* the script is the copy that the batch system made for this job */
+    bool any_shell;          /* the first word is a shell where /bin/sh does as well */
+    bool login;              /* plainly started, its shell is told to be a login shell */
+};
+
+/* called.c */
+void called(struct job *job, int argc, char **argv);
+const char *variable(const char *name); /* never NULL */
+bool good_name(const char *name);
+
+/* gridengine.c */
+void gridengine_called(struct job *job, char **words);
+
+/* script.c */
+void script_read(struct job *job, const char *path, const char *our_line);
+
+/* request.c: the frame that asks for the job to be run; made once, marked before each sending */
+struct request {
+    uint8_t *bytes;
+    size_t length;
+};
+void request_make(struct request *request, const struct job *job);
+void request_mark(struct request *request, unsigned tries, bool lost);
+
+/* signals.c */
+void signals_take(void);
+void signals_give_back(void); /* as they were before signals_take */
+int signals_descriptor(void);
+int signals_next(void); /* 0: none is waiting */
+int signals_open(void); /* another descriptor for them, or -1 */
+void signals_keep(int number); /* until the job has begun; a deadly one kills us */
+void signals_owe(int number, bool alone); /* the job is to have it, or its first process alone */
+int signals_owed(bool *alone); /* 0: none */
+void signals_sent(int number, bool alone);
+_Noreturn void die_of(int number);
+void pause_for(uint32_t milliseconds); /* signals are kept meanwhile */
+enum { STEP_FIRST_MS = 100, STEP_LAST_MS = 2000 };
+uint32_t next_step(uint32_t milliseconds); /* how long to pause the next time */
+
+/* witness.c: tells a signal to all of the job from one to its first process alone */
+void witness_start(void);
+void witness_end(void);
+int witness_descriptor(void); /* -1: there is none, and every signal is one to all */
+int witness_deadline(void);   /* milliseconds until it must be listened to; -1: none */
+void witness_listen(void);
+void witness_judge(int number); /* owed as soon as it is known to whom */
+
+/* door.c */
+int door_open(void); /* waits for it; -1: nobody came */
+
+/* talk.c: returns if the job did not end there and then */
+struct answer {
+    enum { LOST, SILENT, AGAIN, PLAIN } kind;
+    uint32_t milliseconds; /* AGAIN: after so many */
+};
+struct answer talk(int door, const struct request *request, bool *begun);
+
+/* plain.c */
+_Noreturn void run_plainly(struct job *job);
+
+/* returning.c */
+_Noreturn void give_back(const struct job *job, bool begun, const char *why);
+_Noreturn void leave_given_back(int code, bool wait);
+
+/* say.c: all on stderr, as `encamp: ...` */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void say_bytes(const uint8_t *text, size_t length);
+_Noreturn void fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+uint64_t now_ms(void);
+
+#endif

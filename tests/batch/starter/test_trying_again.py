@@ -1,0 +1,118 @@
+"""A job that has not begun is tried again; one that has begun, never."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import threading
+from contextlib import suppress
+
+from tests.batch.starter.double import PATIENCE, Door, Visit
+
+
+def tries(visit: Visit) -> tuple[int, int]:
+    return visit.only("t")[0], visit.only("b")[0]
+
+
+def test_a_job_whose_connection_is_lost_before_it_began_is_told_again(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true", "word")
+    with door.accept() as first:
+        assert tries(first) == (0, 0)
+        first.answer(b"A", b"17")
+    with door.accept() as second:
+        assert tries(second) == (1, 0)
+    third = door.accept()
+    assert tries(third) == (2, 0)
+    marks = ("t", "b")
+    told = [{k: v for k, v in visit.fields.items() if k not in marks} for visit in (first, third)]
+    assert told[0] == told[1]
+    assert len(third.streams) == 3, "its input and outputs come with it each time"
+    third.answer(b"B")
+    third.ended(2)
+    assert door.finish(process) == (2, b"", b"")
+
+
+def test_a_job_whose_connection_is_lost_after_it_began_says_so(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    with door.accept() as first:
+        first.answer(b"B")
+    with door.accept() as second:
+        assert tries(second) == (1, 1)
+    third = door.accept()
+    assert tries(third) == (2, 1)
+    third.answer(b"P")  # it would be run a second time
+    third.answer(b"F", b"\6Lost.")
+    assert door.finish(process) == (6, b"", b"encamp: Lost.\n")
+
+
+def test_try_again_waits_as_long_as_it_was_told_and_says_why(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    with door.accept() as first:
+        first.answer(b"T", struct.pack("<I", 10) + b"The host is full.")
+    second = door.accept()
+    assert tries(second) == (1, 0)
+    second.ended(0)
+    assert door.finish(process) == (0, b"", b"encamp: The host is full.\n")
+
+
+def test_a_deadly_signal_ends_the_wait_for_another_try(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    door.accept().answer(b"T", struct.pack("<I", 0xFFFFFFFF) + b"Later.")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"encamp: Later.\n"
+    process.send_signal(signal.SIGTERM)
+    assert door.finish(process)[0] == -signal.SIGTERM
+
+
+def test_a_job_waits_for_an_agent_that_comes_later(closed_door: Door) -> None:
+    process = closed_door.start("slurm:mini", "--", "true")
+    closed_door.path.mkdir()  # nobody can answer there
+    closed_door.path.rmdir()
+    closed_door.open()
+    visit = closed_door.accept()
+    assert tries(visit) == (0, 0)
+    visit.ended(0)
+    assert closed_door.finish(process)[0] == 0
+
+
+def test_a_job_that_has_waited_for_a_while_says_so_once(closed_door: Door) -> None:
+    process = closed_door.start("slurm:mini", "--", "true")
+    assert process.stderr is not None
+    assert b"the job waits for it" in process.stderr.readline()
+    closed_door.open()
+    closed_door.accept().ended(0)
+    assert closed_door.finish(process) == (0, b"", b"")
+
+
+def test_what_cannot_have_been_said_by_an_agent_counts_as_lost(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    door.accept().say(b"\xff\xff\xff\xffN")
+    second = door.accept()
+    second.answer(b"E", b"\0")  # too short
+    third = door.accept()
+    assert tries(third) == (2, 0)
+    third.ended(0)
+    assert door.finish(process)[0] == 0
+
+
+def test_a_door_that_always_loses_it_gets_the_job_taken_away(absent: Door) -> None:
+    absent.open()
+    process = absent.start("gridengine", "true", variables={"JOB_ID": "5", "RESTARTED": "0"})
+    visits: list[Visit] = []
+
+    def lose() -> None:
+        with suppress(OSError):  # once it is closed
+            while True:
+                with absent.accept() as visit:
+                    visits.append(visit)
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    process.wait(PATIENCE)
+    absent.close()
+    losing.join()
+    code, _, err = absent.finish(process)
+    assert code == 99
+    assert [visit.only("t")[0] for visit in visits] == list(range(len(visits)))
+    assert len(visits) >= 5
+    assert b"goes back into the queue" in err
