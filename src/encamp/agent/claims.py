@@ -76,7 +76,7 @@ class Claims:
                 # The clock may have been set back meanwhile.
                 until = min(promise.until, now + LONGEST)
                 self._promises[name] = msgspec.structs.replace(promise, until=until)
-        self._forget()
+        self.forget()
 
     def promise(self, claim: Claim) -> None:
         """Keep room for a machine; an error says why not. The same again is the same promise."""
@@ -84,7 +84,7 @@ class Claims:
             raise EncampError(Code.USAGE, f"{claim.id[:80]!r} cannot be a claim's id.")
         if not (math.isfinite(claim.seconds) and 0 < claim.seconds <= LONGEST):
             raise EncampError(Code.USAGE, f"A claim cannot last {claim.seconds:g} seconds.")
-        self._forget()
+        self.forget()
         if claim.id in self._promises:
             return
         if self._use(claim.id) is not Use.NONE:
@@ -121,10 +121,10 @@ class Claims:
 
     def ids(self) -> tuple[str, ...]:
         """What was promised and is not used."""
-        self._forget()
+        self.forget()
         return tuple(id for id in list(self._promises) if self._use(id) is Use.NONE)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """What is over, or was not used in time."""
         now = time.time()
         for id, promise in list(self._promises.items()):

@@ -54,6 +54,10 @@ class Maker:
         self.journal = Journal(home)
         self.images = ImageStore(home, shared)
         self.templates = TemplateStore(home, shared)
+        self.shielded = False
+        """Are its machines among the processes of a batch system's job?"""
+        self.on_launch: Callable[[int], None] = lambda pid: None
+        """Called with a machine's process before it does anything."""
 
     async def make(
         self,
@@ -83,8 +87,21 @@ class Maker:
                 held.enter_context(self.images.using(image))
                 self.images.check(image)
             with phases.time(Phase.START, "cloned") as how:
+                tap = None
+                if (request.network or environment.network) == "bridge":
+                    from encamp.agent.linking import take_place
+
+                    # Its own once its process has it; until then ours.
+                    tap = held.enter_context(take_place(self.home))
                 plan, machine = await decide(
-                    self.home, self.images, wish, image, progress, tied=tied, command=command
+                    self.home,
+                    self.images,
+                    wish,
+                    image,
+                    progress,
+                    tied=tied,
+                    command=command,
+                    tap=tap,
                 )
                 environment = plan.environment
                 phases.on_machine(machine)
@@ -228,11 +245,14 @@ class Maker:
                 plan.shares,
                 disk,
                 tied=die_with_us,
+                shielded=self.shielded,
+                tap=plan.tap,
             )
             try:
                 with self.home.lock("room"):
                     check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
                     engine = launch(blueprint, source)
+                self.on_launch(engine.process.pid)
                 await engine.unless_ended(wake(engine, source))
                 # Not before: a connection that QEMU accepts while it loads the machine's state
                 # makes it raise an interrupt that is lost in the loading, and the guest never

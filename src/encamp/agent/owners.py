@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Sequence
 from contextlib import suppress
 
 from encamp.describe import places
@@ -47,6 +48,16 @@ def account(name: str) -> pwd.struct_passwd:
             "An agent that runs as root makes them for everybody.",
         )
     return entry
+
+
+def by_number(uid: int) -> pwd.struct_passwd:
+    """The account of a user who is known to have one, for another part of the system knows it."""
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        raise EncampError(
+            Code.NOT_PERMITTED, f"User number {uid} has no account on this host."
+        ) from None
 
 
 def served_text() -> str:
@@ -98,15 +109,26 @@ def prepare_home(home: Home, entry: pwd.struct_passwd) -> Home:
     return own
 
 
-def become(entry: pwd.struct_passwd, home: Home) -> Home:
+def become(
+    entry: pwd.struct_passwd,
+    home: Home,
+    *,
+    gid: int | None = None,
+    groups: Sequence[int] | None = None,
+) -> Home:
     """Turn this process into the owner's, for good; returns the owner's home. Nothing of the
-    agent's rights and variables is left. An ordinary agent's own user it is already."""
+    agent's rights and variables is left. An ordinary agent's own user it is already. `gid`,
+    `groups`: as which groups, if not as the account's."""
     own = prepare_home(home, entry)
+    gid = entry.pw_gid if gid is None else gid
     if entry.pw_uid != os.geteuid():
         # What is set up for the site is found there, whoever we are.
         places.keep_site_directory()
-        os.initgroups(entry.pw_name, entry.pw_gid)
-        os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+        if groups is None:
+            os.initgroups(entry.pw_name, entry.pw_gid)
+        else:
+            os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
         os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
         with suppress(PermissionError):
             os.setuid(0)

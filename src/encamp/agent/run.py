@@ -77,8 +77,9 @@ class Control:
     def started(self) -> bool:
         return self._stream is not None
 
-    def signal(self, number: signal.Signals) -> None:
-        self._do(lambda stream: stream.signal(number))
+    def signal(self, number: int, *, alone: bool = False) -> None:
+        """To the whole job, or to its first process."""
+        self._do(lambda stream: stream.signal(number, alone=alone))
 
     def resize(self, rows: int, columns: int) -> None:
         self._do(lambda stream: stream.resize(rows, columns))

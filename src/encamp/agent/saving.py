@@ -126,35 +126,40 @@ def edits_for(machine: Machine) -> dict[bytes, Edit]:
     """Take back what Encamp itself wrote into the image's files for this one machine."""
     edits: dict[bytes, Edit] = {b"etc/hosts": without_own_address}
     if machine.owner != 0:
-        uid, gid = machine.owner, _group_of(machine.owner)
+        uid, gids = machine.owner, _groups_of(machine.owner)
         edits[b"etc/passwd"] = lambda content: without_number(content, uid)
-        edits[b"etc/group"] = lambda content: without_number(content, gid)
+        edits[b"etc/group"] = lambda content: without_number(content, *gids)
     return edits
 
 
 def without_own_address(content: bytes) -> bytes:
-    lines = content.splitlines(keepends=True)
-    return b"".join(line for line in lines if line.split()[:1] != [b"127.0.1.1"])
+    def own(line: bytes) -> bool:
+        return line.split()[:1] == [b"127.0.1.1"] or line.rstrip().endswith(b"# of this machine")
+
+    return b"".join(line for line in content.splitlines(keepends=True) if not own(line))
 
 
-def without_number(content: bytes, number: int) -> bytes:
-    """Without the lines that the guest program adds for a user or group: no password, and of a
+def without_number(content: bytes, *numbers: int) -> bytes:
+    """Without the lines that the guest program adds for users or groups: no password, and of a
     user nothing that tells who it is."""
 
     def added(line: bytes) -> bool:
         words = line.rstrip(b"\n").split(b":")
-        return words[1:3] == [b"*", str(number).encode()] and not any(words[4:5])
+        return words[1:2] == [b"*"] and words[2:3] in known and not any(words[4:5])
+
+    known = [[str(number).encode()] for number in numbers]
 
     return b"".join(line for line in content.splitlines(keepends=True) if not added(line))
 
 
-def _group_of(uid: int) -> int:
+def _groups_of(uid: int) -> set[int]:
     import pwd
 
     try:
-        return pwd.getpwuid(uid).pw_gid
+        entry = pwd.getpwuid(uid)
     except KeyError:
-        return os.getegid()
+        return {os.getegid(), *os.getgroups()}
+    return {entry.pw_gid, *os.getgrouplist(entry.pw_name, entry.pw_gid), *os.getgroups()}
 
 
 async def _make_image(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from encamp.agent.commands.directory import Result, held
+from encamp.agent.commands.directory import Result, held, is_own
 from encamp.agent.commands.family import end_marked
 from encamp.agent.commands.prepared import Prepared
 from encamp.agent.commands.records import Records
@@ -53,6 +53,8 @@ class Caretaker:
         self._forked: set[int] = set()
         """The same of those that the prepared process has made."""
         self.prepared = Prepared(home, self._fork_ended)
+        self.own: Callable[[Tracked], None] | None = None
+        """Called with each command of the agent's own that has got on."""
         self._free = 0
         self._forgotten = 0.0
 
@@ -145,7 +147,10 @@ class Caretaker:
             self._wake.set()
             if tracked.was_ended():
                 self._to_recover.set()
-        if changed:
+        if is_own(tracked.directory.id):
+            if self.own is not None and (changed or tracked.is_over()):
+                self.own(tracked)
+        elif changed:
             self._news()
 
     async def _start(self, tracked: Tracked) -> None:

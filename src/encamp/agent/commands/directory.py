@@ -39,6 +39,9 @@ from encamp.workplace import remove_tree
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """It names a directory."""
 
+OWN = "bait."
+"""What the ids of commands begin with that are the agent's own, and no manager's."""
+
 RESERVED = 8 << 10
 """Bytes kept for the result, so that it can be told even if the disk fills up meanwhile."""
 
@@ -76,6 +79,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 REQUESTS = msgspec.msgpack.Decoder(Request)
 RESULTS = msgspec.msgpack.Decoder(Result)
+
+
+def is_own(id: str) -> bool:
+    return id.startswith(OWN)
 
 
 class CommandDirectory:

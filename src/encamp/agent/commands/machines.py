@@ -27,7 +27,7 @@ Name = Annotated[str | None, "the machine's name"]
 Cpus = Annotated[int | None, "number of processors"]
 Memory = Annotated[str | None, "memory, such as 512M"]
 Disk = Annotated[str | None, "a disk of its own for what it writes, such as 10G"]
-Network = Annotated[str | None, "'none' or 'user'"]
+Network = Annotated[str | None, "'none', 'user' or 'bridge'"]
 Image = Annotated[str | None, "another image than the environment's"]
 
 
@@ -234,9 +234,9 @@ def _request(
     from encamp.agent.caller import caller
     from encamp.model.job import MachineRequest
     from encamp.model.size import parse_bytes
+    from encamp.model.wanted import check_network
 
-    if network not in (None, "none", "user"):
-        raise EncampError(Code.USAGE, f"There is no network '{network}'.", "There are: none, user.")
+    check_network(network)
     return MachineRequest(
         environment=environment,
         owner=caller(),

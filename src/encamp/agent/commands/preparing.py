@@ -27,6 +27,8 @@ from encamp.home import Home
 IMPORTED = (
     "asyncio",
     "ctypes",
+    "encamp.agent.bait.carrying",
+    "encamp.agent.commands.bait",
     "encamp.agent.commands.part",
     "encamp.agent.commands.requests",
     "encamp.describe.late",

@@ -19,6 +19,9 @@ START = "start"
 RUNNING = "running"
 """The machine is there; from here on its command may have begun."""
 
+ENDED = "ended"
+"""The command has ended, and what it printed is where it belongs."""
+
 LARGEST = 64 << 10
 """Bytes that are read of what was told; a few hundred are written."""
 
@@ -26,6 +29,11 @@ LARGEST = 64 << 10
 class Stage(msgspec.Struct, frozen=True):
     phase: str = ""
     machine: str = ""
+    ended: int | None = None
+    """How the command ended, where nobody else tells."""
+    cpu_seconds: float | None = None
+    peak_memory: int | None = None
+    """What the machine's process has used, in the same case."""
 
 
 STAGES = msgspec.json.Decoder(Stage)
@@ -42,8 +50,16 @@ class Telling:
         self._sign = os.open(directory.path.parent.parent / "news", flags)
         self._stage = Stage()
 
-    def tell(self, phase: str, machine: str = "") -> None:
-        stage = Stage(phase, machine or self._stage.machine)
+    def tell(self, phase: str, machine: str = "", ended: int | None = None) -> None:
+        self._tell(Stage(phase, machine or self._stage.machine, ended))
+
+    def used(self, cpu_seconds: float | None, peak_memory: int | None) -> None:
+        """What its machine has used, which is no more."""
+        self._tell(
+            msgspec.structs.replace(self._stage, cpu_seconds=cpu_seconds, peak_memory=peak_memory)
+        )
+
+    def _tell(self, stage: Stage) -> None:
         if stage != self._stage:
             self._stage = stage
             os.write(self._file, msgspec.json.encode(stage) + b"\n")

@@ -16,13 +16,13 @@ from types import TracebackType
 
 import msgspec
 
-from encamp.agent.claims import Claims, Use
 from encamp.agent.commands.caretaker import Caretaker
-from encamp.agent.commands.directory import ID, Request, Result
+from encamp.agent.commands.directory import ID, Request, Result, is_own
+from encamp.agent.commands.intake import LONGEST_TIMEOUT, Intake
 from encamp.agent.commands.offers import Offer, Offers
+from encamp.agent.commands.own import OwnCommands
 from encamp.agent.commands.records import Records
 from encamp.agent.commands.starting import read_offers
-from encamp.agent.commands.tracked import Tracked
 from encamp.bus.messages import Claim, CommandNews, Execute
 from encamp.describe import places
 from encamp.home import Home
@@ -30,7 +30,6 @@ from encamp.model.command import CommandDefinition, CommandState
 from encamp.model.errors import Code, EncampError
 
 MOST_UNDER_WAY = 10_000
-LONGEST_TIMEOUT = 366 * 86400.0
 LONGEST_ISSUER = 300
 
 NEWS_OUTPUT = 256 << 10
@@ -59,16 +58,14 @@ class Commands:
         self._records = Records(home)
         self._caretaker = Caretaker(home, self._records, news)
         self._tracked = self._caretaker.tracked
-        self._claims = Claims(home, self._use, self._machine)
-        self._taking: dict[str, asyncio.Task[None]] = {}
+        self._intake = Intake(home, self._records, self._caretaker, news)
+        self.own = OwnCommands(self._records, self._caretaker, self._intake)
         self._over: dict[str, Result] = {}
         """How those ended that the manager asks for though they are over: to be told again."""
         self._held = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._stamp: object = None
         self._reading = asyncio.Lock()
-        self._claiming = asyncio.Lock()
-        self._looking: set[asyncio.Task[None]] = set()
         self._next = 0
         """Which command the next message begins with."""
 
@@ -79,7 +76,8 @@ class Commands:
             sign = held_now.enter_context(self._records.signs())
             await self.reload()
             self._caretaker.find_left()
-            self._claims.load()
+            self._intake.claims.load()
+            self._caretaker.own = self.own.got_on
             held_now.callback(self._caretaker.prepared.close)
             loop = asyncio.get_running_loop()
             loop.add_reader(sign, self._caretaker.signalled, sign)
@@ -98,12 +96,10 @@ class Commands:
         trace: TracebackType | None,
     ) -> None:
         """The commands go on; somebody else will look after them."""
-        taking = list(self._taking.values())
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *taking, return_exceptions=True)
-        # Whoever was taken last is still being begun.
-        await asyncio.gather(*self._looking, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._intake.close()
         self._held.close()
 
     # ── what the manager asks for ────────────────────────────────────────────────────────────────
@@ -112,53 +108,44 @@ class Commands:
         """Take a command. It is on the disk when this returns. The same again changes nothing; how
         it ended is told again if it is over."""
         _check_id(message.id)
+        _check_is_managers(message.id)
         if self._is_known(message.id):
             return
         await self._read_again()
-        taking = self._taking.get(message.id)
-        if taking is None:
-            if self._is_known(message.id):
-                return
-            offer = self.offers.find(message.name)
-            if offer.claimed:
-                self._claims.check(message.id)
-            request = self._request(message, offer)
-            taking = asyncio.create_task(self._take(request))
-            self._taking[message.id] = taking
-        # Whoever asked may lose interest; the command is taken nevertheless.
-        await asyncio.shield(taking)
+        if await self._intake.arrival(message.id) or self._is_known(message.id):
+            return
+        offer = self.offers.find(message.name)
+        if offer.claimed:
+            self._intake.claims.check(message.id)
+        await self._intake.take(self._request(message, offer))
 
     async def cancel(self, id: str) -> None:
         """Stop a command. One that is over stays as it is; one that has not come is not begun when
         it does. In any case its end is told."""
         _check_id(id)
+        _check_is_managers(id)
         with suppress(EncampError):
-            if id in self._taking:
-                await asyncio.shield(self._taking[id])
+            await self._intake.arrival(id)
         tracked = self._tracked.get(id)
-        if tracked is None:
-            if not self._is_known(id):
-                self._taking[id] = asyncio.create_task(self._end_unknown(id))
-                await asyncio.shield(self._taking[id])
-        elif not tracked.is_over():
-            await asyncio.to_thread(tracked.directory.ask_to_stop)
-            tracked.to_stop = True
-            self._caretaker.look()
+        if tracked is not None:
+            await self._intake.stop(tracked)
+        elif not self._is_known(id):
+            await self._intake.once(id, self._end_unknown(id))
 
     async def claim(self, message: Claim) -> None:
         """Keep room for a machine, which a command of the same id will make."""
-        self._caretaker.prepared.prepare()
-        async with self._claiming:
-            await asyncio.to_thread(self._claims.promise, message)
+        _check_is_managers(message.id)
+        await self._intake.claim(message)
 
     def release(self, id: str) -> None:
         """A claim is not needed any more."""
         _check_id(id)
-        self._claims.release(id)
+        _check_is_managers(id)
+        self._intake.claims.release(id)
 
     def claims(self) -> tuple[str, ...]:
-        """What was promised, and is not used yet."""
-        return self._claims.ids()
+        """What was promised to the manager, and is not used yet."""
+        return tuple(id for id in self._intake.claims.ids() if not is_own(id))
 
     def tell(self) -> tuple[CommandNews, ...]:
         """What to tell the manager next. Nothing of it is told for good before it is `taken`."""
@@ -167,6 +154,8 @@ class Commands:
         ids = list(self._tracked)
         # Each message begins where the last one ended: long outputs do not hold up the others.
         for index in (*range(self._next, len(ids)), *range(min(self._next, len(ids)))):
+            if is_own(ids[index]):
+                continue
             news = self._tracked[ids[index]].news(min(room, NEWS_PIECE))
             if news is None:
                 continue
@@ -193,7 +182,9 @@ class Commands:
 
     def under_way(self) -> tuple[str, ...]:
         """Ids of commands that were taken, and whose end the manager does not know yet."""
-        unsettled = (id for id, tracked in self._tracked.items() if not tracked.settled)
+        unsettled = (
+            id for id, tracked in self._tracked.items() if not tracked.settled and not is_own(id)
+        )
         return (*unsettled, *self._over)
 
     def process_of(self, id: str) -> int | None:
@@ -235,27 +226,13 @@ class Commands:
         self._news()
         return True
 
-    def _machine(self, id: str) -> str:
-        tracked = self._tracked.get(id)
-        return "" if tracked is None else tracked.stage.machine
-
-    def _use(self, id: str) -> Use:
-        """How far the command of a claim is."""
-        tracked = self._tracked.get(id)
-        if id in self._taking or (tracked is not None and not tracked.is_over()):
-            return Use.UNDER_WAY
-        return Use.OVER if tracked is not None or self._records.is_over(id) else Use.NONE
-
     async def _end_unknown(self, id: str) -> None:
         """What may come yet has come too late."""
         reason = "It was cancelled before it came to this host."
         result = Result(state=CommandState.CANCELLED, reason=reason, ended=time.time())
-        try:
-            await asyncio.to_thread(self._records.end_unknown, id, result)
-            self._over[id] = result
-            self._news()
-        finally:
-            del self._taking[id]
+        await asyncio.to_thread(self._records.end_unknown, id, result)
+        self._over[id] = result
+        self._news()
 
     async def _read_again(self) -> None:
         """The administrator's files count as they are now, for commands that come now."""
@@ -287,25 +264,15 @@ class Commands:
             internal=offer.definition.internal,
         )
 
-    async def _take(self, request: Request) -> None:
-        directory = self._records.directory(request.id)
-        try:
-            await asyncio.to_thread(directory.journal, request)
-            tracked = Tracked(directory, is_new=True, internal=request.internal)
-            self._tracked[request.id] = tracked
-            if request.internal:
-                looking = asyncio.create_task(self._caretaker.look_after(tracked))
-                self._looking.add(looking)
-                looking.add_done_callback(self._looking.discard)
-            self._caretaker.look()
-            self._news()
-        finally:
-            del self._taking[request.id]
-
 
 def _check_id(id: str) -> None:
     if ID.fullmatch(id) is None:
         raise EncampError(Code.USAGE, f"{id[:80]!r} cannot be a command's id.")
+
+
+def _check_is_managers(id: str) -> None:
+    if is_own(id):
+        raise EncampError(Code.NOT_PERMITTED, f"{id[:80]!r} is the agent's own.")
 
 
 def _last_news(id: str, result: Result) -> CommandNews:

@@ -1,0 +1,278 @@
+"""Carrying out a batch job: a machine is made for it, or taken over from the last job of its
+owner's, and the job runs in it, with the files that its starter was given.
+
+The starter is told before the command can begin, and how it ended once all of its output is
+written. If the starter goes, so does the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from encamp.agent.bait import frames
+from encamp.agent.bait.errand import KILLED, Carried, Errand
+from encamp.agent.bait.grouping import Groups
+from encamp.agent.bait.handing import Handed
+from encamp.agent.bait.housing import Housing
+from encamp.agent.bait.inside import exec_of, furnish
+from encamp.agent.bait.line import Line
+from encamp.agent.bait.pausing import follow, until_going
+from encamp.agent.bait.streams import FileStreams
+from encamp.agent.caller import caller
+from encamp.agent.commands.fetching import Fetching
+from encamp.agent.commands.stage import ENDED, IMAGE, RUNNING, START, Telling
+from encamp.agent.keeper import Keeper
+from encamp.agent.phases import Phases
+from encamp.agent.run import Control
+from encamp.agent.streams import attend
+from encamp.guest.channel import Channel, Exit, Kind
+from encamp.machines.qemu import Engine, MachineKilledError
+from encamp.model.environment import Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine, Phase
+from encamp.progress import Progress
+
+DEADLY = frozenset(
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU}
+)
+"""What ends a command that has not begun."""
+
+QUIET = 60.0
+"""Seconds after which a starter that waits for an image is told how far it is."""
+
+FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
+"""Seconds after which one that failed to begin comes again."""
+
+OURS = frozenset({Code.USAGE, Code.NO_ROOM, Code.NOT_PERMITTED, Code.INPUT_MISSING})
+"""What an environment is not to be blamed for."""
+
+
+class KilledError(Exception):
+    """The job was ended by a signal before it had begun."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class DesertedError(Exception):
+    """Its starter is gone."""
+
+
+class Notes(Progress):
+    """What takes long is told, now and then."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._told = time.monotonic()
+
+    def update(self, what: str, fraction: float | None = None) -> None:
+        now = time.monotonic()
+        if now - self._told > QUIET:
+            self._told = now
+            done = "" if fraction is None else f" ({fraction:.0%})"
+            self._line.say(frames.note(f"{what}{done}"))
+
+
+class Carrying:
+    """One job, from here to its end."""
+
+    def __init__(
+        self,
+        errand: Errand,
+        handed: Handed,
+        keeper: Keeper,
+        environment: Environment,
+        telling: Telling,
+        groups: Groups,
+        fetching: Fetching | None,
+    ) -> None:
+        self._errand = errand
+        self._asked = handed.asked
+        self._keeper = keeper
+        self._telling = telling
+        self._fetching = fetching
+        self._line = Line(handed.connection)
+        self._streams = FileStreams(handed.input, handed.output, handed.error)
+        self._control = Control()
+        self._killed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._line.on_signal = self._signalled
+        self._user = caller()
+        self._phases = Phases()
+        self._phases.on_image = lambda: self._telling.tell(IMAGE)
+        self._phases.on_machine = self._made
+        self._carried = Carried()
+        self._housing = Housing(
+            errand, self._asked, keeper, environment, self._user, self._phases, groups
+        )
+
+    async def run(self) -> Carried:
+        try:
+            ended = await self._unless_gone(self._work())
+        except DesertedError:
+            return self._note(deserted=True, failure="Its starter was ended.")
+        except KilledError as killed:
+            self._line.say(frames.ended(signal=killed.number))
+            return self._note(ended=KILLED + killed.number)
+        except EncampError as error:
+            return self._failed(error)
+        finally:
+            used = self._housing
+            self._note(
+                phases=self._phases.done(),
+                cpu_seconds=used.cpu_seconds,
+                peak_memory=used.peak_memory,
+            )
+        # With that its batch system may end everything that is left of it, this process included.
+        self._telling.used(self._carried.cpu_seconds, self._carried.peak_memory)
+        self._say_end(ended)
+        self._line.close()
+        return self._carried
+
+    # ── what happens around it ───────────────────────────────────────────────────────────────────
+
+    async def _unless_gone(self, work: Coroutine[object, object, int]) -> int:
+        """Do the work as long as somebody wants it."""
+        working = asyncio.create_task(work)
+        gone = asyncio.create_task(self._line.gone.wait())
+        try:
+            waiting: set[asyncio.Future[Any]] = {working, gone, self._killed}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            if self._killed.done():
+                raise KilledError(self._killed.result())
+            raise DesertedError
+        finally:
+            gone.cancel()
+            working.cancel()
+            await asyncio.wait({working, gone})
+
+    def _signalled(self, number: int, alone: bool) -> None:
+        if number == signal.SIGWINCH:
+            if self._streams.is_terminal:
+                self._control.resize(*self._streams.window())
+        elif number in DEADLY and not self._carried.began:
+            if not self._killed.done():
+                self._killed.set_result(number)
+        elif number in signal.valid_signals():
+            self._control.signal(number, alone=alone)
+
+    def _made(self, machine: Machine) -> None:
+        self._note(machine=machine.id)
+        self._telling.tell(START, machine.id)
+
+    def _note(self, **changes: object) -> Carried:
+        self._carried = msgspec.structs.replace(self._carried, **changes)
+        return self._carried
+
+    def _failed(self, error: EncampError) -> Carried:
+        """One that has begun is not tried again here: its starter sees the connection end, and
+        asks what to do."""
+        if self._carried.began:
+            self._line.say(frames.note(error.sentence))
+            self._line.close()
+        else:
+            delay = min(LONGEST_DELAY, FIRST_DELAY * 2**self._errand.tries)
+            self._line.say(frames.again(delay, str(error)))
+        blamed = not self._carried.came_up and error.code not in OURS
+        killed = isinstance(error, MachineKilledError)
+        return self._note(failure=error.sentence, blamed=blamed, killed=blamed and killed)
+
+    # ── the work ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _work(self) -> int:
+        notes = Notes(self._line)
+        if self._fetching is not None:
+            self._telling.tell(IMAGE)
+            await self._fetching.done(notes)
+        async with self._housing.machine(notes) as (machine, engine, channel):
+            self._note(came_up=True)
+            changed = await furnish(channel, self._asked, self._user, machine)
+            await until_going(self._errand.starter)
+            return await self._command(machine, engine, channel, changed)
+
+    async def _command(
+        self, machine: Machine, engine: Engine, channel: Channel, changed: dict[str, str]
+    ) -> int:
+        """Run the command, and note how it ended: from then on that is known, whatever happens."""
+        streams = self._streams
+        terminal = streams.window() if streams.is_terminal else None
+        wanted = exec_of(
+            self._asked,
+            self._user,
+            machine,
+            changed=changed,
+            terminal=terminal,
+            merged=terminal is None and streams.is_one,
+        )
+        with self._phases.time(Phase.COMMAND, "ran") as how, streams.raw():
+            following = asyncio.create_task(follow(self._errand.starter, self._keeper, machine))
+            try:
+                self._begin(machine)
+                stream = channel.execute(wanted)
+                self._control.attach(stream)
+                ended = await _guarded(machine, engine, attend(stream, streams))
+            finally:
+                following.cancel()
+                await asyncio.wait({following})
+            how.word = _described(ended)
+        code = KILLED + ended.value if ended.kind is Kind.KILLED else ended.code
+        self._telling.tell(ENDED, machine.id, code)
+        self._note(ended=code)
+        if ended.kind is Kind.NOT_STARTED:
+            command = os.fsdecode(wanted.args[0])
+            self._line.say(frames.note(f"'{command}': {ended.text or os.strerror(ended.value)}"))
+        return code
+
+    def _begin(self, machine: Machine) -> None:
+        """Everybody is told before anything can happen: whoever looks after a crash, and then the
+        starter."""
+        self._telling.tell(RUNNING, machine.id)
+        self._note(began=True)
+        if not self._line.say(frames.begun()):
+            raise DesertedError
+
+    def _say_end(self, code: int) -> None:
+        trouble = self._streams.trouble
+        if trouble:
+            self._note(failure=trouble)
+            if code == 0:
+                self._line.say(frames.failed(Code.DISK_FULL.value, trouble))
+                return
+            self._line.say(frames.note(trouble))
+        if code >= KILLED:
+            self._line.say(frames.ended(signal=code - KILLED))
+        else:
+            self._line.say(frames.ended(code=code))
+
+
+async def _guarded(machine: Machine, engine: Engine, work: Coroutine[object, object, Exit]) -> Exit:
+    """What needs the machine; if that dies over it, say so."""
+    try:
+        return await work
+    except EncampError as error:
+        if error.code is not Code.MACHINE_LOST:
+            raise
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5.0):
+                await engine.process.ended()
+        raise engine.explain(f"Machine {machine.name} died while the job was in it.") from error
+
+
+def _described(ended: Exit) -> str:
+    match ended.kind:
+        case Kind.EXITED:
+            return f"exit code {ended.value}"
+        case Kind.KILLED:
+            return f"killed by signal {ended.value}"
+        case Kind.NOT_STARTED:
+            return "not started"

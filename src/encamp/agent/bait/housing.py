@@ -1,0 +1,150 @@
+"""The machine of a batch job: one that the last job of its owner's has left, or a new one. When the
+job is done it is gone, or left to the next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from encamp.agent.bait.choosing import choose_shares
+from encamp.agent.bait.errand import Errand
+from encamp.agent.bait.frames import Asked
+from encamp.agent.bait.grouping import Groups
+from encamp.agent.bait.inside import command_of
+from encamp.agent.keeper import Keeper
+from encamp.agent.live import Live
+from encamp.agent.phases import Phases
+from encamp.agent.reuse import Idle, may_reuse, take_idle
+from encamp.guest.channel import Channel
+from encamp.machines.qemu import Engine
+from encamp.model.environment import Environment
+from encamp.model.job import Command, Job, MachineRequest, User
+from encamp.model.machine import Machine, Phase
+from encamp.progress import Progress
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+Machines = AsyncIterator[tuple[Machine, Engine, Channel]]
+
+
+class Housing:
+    """For one job, in a process of its user's."""
+
+    def __init__(
+        self,
+        errand: Errand,
+        asked: Asked,
+        keeper: Keeper,
+        environment: Environment,
+        user: User,
+        phases: Phases,
+        groups: Groups,
+    ) -> None:
+        self._keeper = keeper
+        self._environment = environment
+        self._phases = phases
+        self._groups = groups
+        self._errand = errand
+        self._asked = asked
+        self._user = user
+        self.cpu_seconds: float | None = None
+        """What the machine's process has used for this job, once that is done."""
+        self.peak_memory: int | None = None
+        keeper.maker.shielded = True
+        keeper.maker.on_launch = groups.take_in
+
+    @asynccontextmanager
+    async def machine(self, progress: Progress) -> Machines:
+        """If the job does not come to its end, neither does the machine stay."""
+        job = self._job()
+        reuse = may_reuse(job, self._environment)
+        idle = take_idle(self._keeper, job, self._environment) if reuse else None
+        if idle is not None:
+            async with self._taken(idle) as taken:
+                yield taken
+            return
+        live = await self._keeper.maker.make(
+            job.machine,
+            self._environment,
+            tied=True,
+            outlives=reuse,
+            phases=self._phases,
+            progress=progress,
+            command=job.command.arguments,
+        )
+        try:
+            yield live.machine, live.engine, live.channel
+            self._measure(live.engine)
+            if reuse:
+                await self._leave(live)
+            else:
+                with self._phases.time(Phase.END, "destroyed"):
+                    await live.destroy()
+        except BaseException:
+            await live.destroy()
+            raise
+
+    def _job(self) -> Job:
+        errand = self._errand
+        request = MachineRequest(
+            environment=errand.environment,
+            owner=self._user,
+            cpus=errand.size.cpus,
+            memory=errand.size.memory,
+            disk=errand.size.disk,
+            shares=choose_shares(
+                errand.shares,
+                self._user.home,
+                self._asked.directory,
+                [share.path for share in self._environment.shares],
+            ),
+        )
+        words = tuple(os.fsdecode(word) for word in command_of(self._asked))
+        return Job(machine=request, command=Command(arguments=words))
+
+    @asynccontextmanager
+    async def _taken(self, idle: Idle) -> Machines:
+        with self._phases.time(Phase.START, "reused"):
+            self._phases.on_machine(idle.machine)
+        try:
+            async with self._keeper.speak(idle.machine) as (engine, channel):
+                self._groups.take_in(engine.process.pid)
+                before = _processor_time(engine)
+                yield idle.machine, engine, channel
+                self._measure(engine, before)
+                self._groups.leave(engine.process.pid)
+            idle.leave(self._phases)
+        except BaseException:
+            await idle.destroy()
+            raise
+
+    async def _leave(self, live: Live) -> None:
+        self._groups.leave(live.engine.process.pid)
+        await live.hang_up()
+        # With this the next job may have it: nothing is written here from then on.
+        live.record(
+            msgspec.structs.replace(live.machine, tied=False, idle=True, phases=self._phases.done())
+        )
+        await live.let_go()
+
+    def _measure(self, engine: Engine, before: float = 0.0) -> None:
+        """What the machine's process has used, while it is there. `before`: for others."""
+        self.cpu_seconds = max(0.0, _processor_time(engine) - before)
+        with suppress(OSError, ValueError):
+            status = Path(f"/proc/{engine.process.pid}/status").read_text()
+            for line in status.splitlines():
+                if line.startswith("VmHWM:"):
+                    self.peak_memory = int(line.split()[1]) * 1024
+
+
+def _processor_time(engine: Engine) -> float:
+    """Seconds of processors that the machine's process has used."""
+    with suppress(OSError, ValueError, IndexError):
+        stat = Path(f"/proc/{engine.process.pid}/stat").read_bytes()
+        fields = stat.rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0

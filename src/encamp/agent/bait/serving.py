@@ -1,0 +1,146 @@
+"""The bait of this host, with all that belongs to it: open as long as its agent runs, whether that
+has a manager or not, and as long as there is a batch system to work with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from encamp.model.errors import EncampError
+
+if TYPE_CHECKING:
+    from encamp.agent.commands.supervising import Commands
+    from encamp.batch.system import BatchSystem
+    from encamp.home import Home
+    from encamp.model.batch import BatchSettings
+
+    Change = Callable[[BatchSystem, BatchSettings], None]
+
+LOG = logging.getLogger(__name__)
+
+
+def wanted_bait() -> BatchSettings | None:
+    """How this host works with its batch system; None: it has none, or this is not root's agent.
+    Jobs are anybody's, and only root can become anybody."""
+    if os.geteuid() != 0:
+        return None
+    from encamp.describe.batch_file import load_batch_settings
+
+    return load_batch_settings()
+
+
+class Serving:
+    """The bait is closed when `async with` ends. `name`: the host's."""
+
+    def __init__(self, home: Home, commands: Commands, name: str) -> None:
+        self.settings: BatchSettings | None = None
+        """As they are in force; None: there is no bait."""
+        self._home = home
+        self._commands = commands
+        self._name = name
+        self._lasts = False
+        self._changing = asyncio.Lock()
+        self._held = AsyncExitStack()
+        self._change: Change | None = None
+
+    async def __aenter__(self) -> Self:
+        self._lasts = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        async with self._changing:
+            self._lasts = False
+            await self._close()
+
+    async def begin(self, settings: BatchSettings | None) -> None:
+        if settings is None:
+            # What is left of a former bait is of no interest any more.
+            self._commands.own.tell(lambda tracked: None)
+        await self.change(settings)
+
+    async def change(self, settings: BatchSettings | None) -> None:
+        """For jobs that come from now on. After an error all is as before, unless the bait was to
+        be opened, and could not be."""
+        async with self._changing:
+            if not self._lasts or settings == self.settings:
+                return
+            if settings is None:
+                await self._close()
+                LOG.warning("The bait is closed: there is no batch system to work with any more.")
+                return
+            from encamp.batch.adapters import open_batch_system
+
+            system = await asyncio.to_thread(open_batch_system, settings)
+            if self._change is not None and _is_same(self.settings, settings):
+                self._change(system, settings)
+                LOG.info("The bait of %s has other settings.", settings.system)
+            else:
+                await self._close()
+                self._change = await self._held.enter_async_context(
+                    _open(self._home, self._commands, self._name, system, settings)
+                )
+            self.settings = settings
+
+    async def _close(self) -> None:
+        """What runs goes on, and is written down as before."""
+        self.settings = self._change = None
+        await self._held.aclose()
+
+
+def _is_same(before: BatchSettings | None, after: BatchSettings) -> bool:
+    """Is it the same batch system, found in the same way?"""
+    return before is not None and (before.system, before.programs) == (
+        after.system,
+        after.programs,
+    )
+
+
+@asynccontextmanager
+async def _open(
+    home: Home, commands: Commands, name: str, system: BatchSystem, settings: BatchSettings
+) -> AsyncIterator[Change]:
+    """Gives what has it go on with other settings."""
+    from encamp.agent.bait.door import BaitDoor
+    from encamp.agent.bait.keeping import Keeping
+    from encamp.agent.bait.probing import Probing
+    from encamp.agent.bait.taking import Taking
+
+    async with Keeping(home, system, settings, host=name) as keeping:
+        probing = Probing(commands, keeping.failing, keeping.is_full)
+        taking = Taking(
+            commands, system, settings, keeping.failing, keeping.records, probing.got_on
+        )
+        watching = [asyncio.create_task(one.watch()) for one in (taking, probing)]
+
+        def change(system: BatchSystem, settings: BatchSettings) -> None:
+            taking.change(system, settings)
+            keeping.change(system, settings)
+
+        try:
+            # So that the first job need not wait for it.
+            commands.own.prepare()
+            async with BaitDoor(taking.take) as door:
+                LOG.info("The bait of %s is open at %s.", settings.system, door.path)
+                yield change
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+            taking.close()
+
+
+def trouble_of(error: EncampError, settings: BatchSettings | None) -> str:
+    """`settings`: those that are in force nevertheless."""
+    first = error.detail.splitlines()[0] if error.detail else ""
+    what = "This host has no bait" if settings is None else "The bait goes on as before"
+    return f"{what}: {error.sentence} {first}".rstrip()

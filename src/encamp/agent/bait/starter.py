@@ -1,0 +1,213 @@
+"""A job's starter at the door: who it is by the kernel's word, what it asks for, and the files that
+it has brought along."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from encamp.agent.bait.frames import HEADER, JOB, LARGEST, Asked, read_job, senseless
+from encamp.door.peer import CREDENTIALS, SO_PEERGROUPS
+from encamp.model.errors import Code, EncampError
+
+STREAMS = 3
+"""Files that come with a job: its standard input, output and error."""
+MOST_FILES = 16
+"""More at once are not even taken."""
+MOST_GROUPS = 65536
+"""As many as Linux knows of one process."""
+SO_PEERPIDFD = 77
+"""Linux's number for it, since 6.5."""
+
+
+class Starter(msgspec.Struct, frozen=True, kw_only=True):
+    """The process of a starter, as the kernel knows it."""
+
+    pid: int
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    began: int
+    """In the kernel's ticks since its start: tells a process from a later one of its number."""
+
+
+class Visit:
+    """One starter. All that is open for it is closed at its end, or handed on."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.files: list[int] = []
+        self.starter = starter_of(connection)
+        self.payload = b""
+        """What it asks for, as it came."""
+        self.asked = Asked(system="")
+
+    async def length(self) -> int:
+        """How long it is what it asks for: that comes first."""
+        length, kind = HEADER.unpack(await self._read(HEADER.size))
+        if kind != JOB:
+            raise senseless(f"a frame of kind {kind}, where its job was expected")
+        if length > LARGEST:
+            raise EncampError(
+                Code.USAGE,
+                f"Its script, arguments and variables are too long: {length} bytes, where"
+                f" {LARGEST} are allowed.",
+                "Put what is long into files.",
+            )
+        return int(length)
+
+    async def listen(self, length: int) -> None:
+        """Take in what it asks for. Nothing more is read than that."""
+        self.payload = await self._read(length)
+        if len(self.files) != STREAMS:
+            raise senseless(f"{len(self.files)} open files with it, and not {STREAMS}")
+        self.asked = read_job(self.payload)
+
+    async def _read(self, count: int) -> bytes:
+        whole = bytearray()
+        while len(whole) < count:
+            piece = await self._receive(min(count - len(whole), 1 << 18))
+            if not piece:
+                raise GoneError
+            whole += piece
+        return bytes(whole)
+
+    async def _receive(self, most: int) -> bytes:
+        room = socket.CMSG_SPACE(MOST_FILES * array.array("i").itemsize)
+        while True:
+            try:
+                data, control, flags, _ = self.connection.recvmsg(
+                    most, room, socket.MSG_CMSG_CLOEXEC
+                )
+            except (BlockingIOError, InterruptedError):
+                await _readable(self.connection)
+                continue
+            except ConnectionError:
+                raise GoneError from None
+            for level, type, value in control:
+                if (level, type) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    self.files += files_in(value)
+            if flags & socket.MSG_CTRUNC or len(self.files) > STREAMS:
+                raise senseless("more open files than a job has")
+            return data
+
+    async def say(self, frame: bytes) -> None:
+        """What cannot be said to it now will not be said at all."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(5.0):
+                await asyncio.get_running_loop().sock_sendall(self.connection, frame)
+
+    def is_gone(self) -> bool:
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self.connection.close()
+        files, self.files = self.files, []
+        if files:
+            # Somebody's own file system may be behind one, and take its time over this.
+            threading.Thread(target=close_all, args=(files,), daemon=True).start()
+
+
+class GoneError(Exception):
+    """It has gone, and there is nobody to tell anything."""
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, _settle, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def files_in(value: bytes) -> list[int]:
+    """Descriptors that came along; some may be cut off, which the kernel has closed then."""
+    numbers = array.array("i")
+    numbers.frombytes(value[: len(value) - len(value) % numbers.itemsize])
+    return list(numbers)
+
+
+def close_all(files: Sequence[int]) -> None:
+    for file in files:
+        with suppress(OSError):
+            os.close(file)
+
+
+def starter_of(connection: socket.socket) -> Starter:
+    """Who is at the other end. Raises EncampError if that cannot be told any more."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(found)
+    process = process_state(pid)
+    if process is None or not _is_still_there(connection):
+        raise EncampError(Code.NOT_PERMITTED, f"Process {pid} is gone.")
+    return Starter(pid=pid, uid=uid, gid=gid, groups=_groups(connection), began=process[1])
+
+
+def _is_still_there(connection: socket.socket) -> bool:
+    """Whether its number is still its own: one that has ended may have lent it to another. Older
+    kernels do not tell."""
+    try:
+        fd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        return error.errno == errno.ENOPROTOOPT
+    try:
+        return not select.select([fd], [], [], 0)[0]
+    finally:
+        os.close(fd)
+
+
+def _groups(connection: socket.socket) -> tuple[int, ...]:
+    """All other groups of the process that came, as they were then."""
+    import ctypes
+
+    numbers = (ctypes.c_uint32 * MOST_GROUPS)()
+    length = ctypes.c_uint32(ctypes.sizeof(numbers))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.getsockopt(
+        connection.fileno(), socket.SOL_SOCKET, SO_PEERGROUPS, numbers, ctypes.byref(length)
+    ):
+        number = ctypes.get_errno()
+        raise EncampError(
+            Code.NOT_PERMITTED, f"Its groups cannot be found out: {os.strerror(number)}."
+        )
+    return tuple(numbers[: length.value // struct.calcsize("I")])
+
+
+def process_state(pid: int) -> tuple[str, int] | None:
+    """In which state a process is, as a letter, and when it began; None: there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 20:
+        return None
+    return fields[0].decode(), int(fields[19])
+
+
+def is_there(starter: Starter) -> bool:
+    """Is its process still there?"""
+    process = process_state(starter.pid)
+    return process is not None and process[1] == starter.began and process[0] not in "ZX"

@@ -1,0 +1,300 @@
+"""What becomes of a starter that has come to the door: who it is, which environment its job gets,
+whether there is room, and who carries the job out. A job that cannot be run here goes back to its
+batch system."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from encamp.agent.bait import frames
+from encamp.agent.bait.choosing import choose_environment, choose_size, memory_limit
+from encamp.agent.bait.door import described, refused
+from encamp.agent.bait.errand import KILLED, Errand
+from encamp.agent.bait.failing import Action, after_failure
+from encamp.agent.bait.handing import hand_over_soon, wait_here
+from encamp.agent.bait.identity import NotDescribedError, identify, taken
+from encamp.agent.bait.policy import Failing, Records
+from encamp.agent.bait.remembering import Former, Formers, Key
+from encamp.agent.bait.starter import Starter, Visit, is_there
+from encamp.agent.caller import as_user
+from encamp.agent.commands.bait import PLUGIN
+from encamp.agent.commands.directory import OWN
+from encamp.agent.commands.supervising import Commands
+from encamp.agent.commands.tracked import Tracked
+from encamp.batch.system import BatchSystem
+from encamp.bus.messages import Claim
+from encamp.describe.environments import check_use, find_environment
+from encamp.model.batch import BatchJob, BatchSettings, Task
+from encamp.model.batch_record import Outcome
+from encamp.model.errors import Code, EncampError
+from encamp.model.job import User
+
+CLAIMED = 120.0
+"""Seconds in which a command has begun that has room."""
+SETTLED = 20.0
+"""Seconds in which what carried a job out before is gone."""
+SOON = 2.0
+"""Seconds after which one comes again for whom nothing could be done now."""
+MOST_ASKED = 15
+"""How often the batch system is asked about a job that has begun and was lost."""
+THREADS = 16
+MOST_TASKS = 64
+"""Machines of one job on a host, if it is not known how many processors it was granted."""
+
+POISON = frozenset({Code.UNKNOWN_ENVIRONMENT, Code.NOT_PERMITTED, Code.USAGE, Code.CONFIGURATION})
+"""What will not change by trying again, here or elsewhere: the job is held."""
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Taking:
+    """`failing`, `records`: what is kept of it by others. `probed`: whether a command of the
+    agent's own is none of a job's."""
+
+    def __init__(
+        self,
+        commands: Commands,
+        system: BatchSystem,
+        settings: BatchSettings,
+        failing: Failing,
+        records: Records,
+        probed: Callable[[Tracked], bool] = lambda tracked: False,
+    ) -> None:
+        self._commands = commands
+        self._system = system
+        self._settings = settings
+        self._failing = failing
+        self._records = records
+        self._formers = Formers(commands, failing, records, probed)
+        self._busy: dict[Key, Starter] = {}
+        """Jobs whose starters are being dealt with."""
+        self._threads = ThreadPoolExecutor(THREADS, "bait")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def change(self, system: BatchSystem, settings: BatchSettings) -> None:
+        """For those who come from now on."""
+        self._system, self._settings = system, settings
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        await self._formers.watch()
+
+    async def take(self, visit: Visit) -> None:
+        try:
+            job, task = await identify(visit, self._system, self._in_thread)
+            key = job.id, task.step, task.number
+            busy = self._busy.setdefault(key, visit.starter)
+            if busy is not visit.starter:
+                raise taken(job, transient=busy == visit.starter)
+            try:
+                await self._take(visit, job, task)
+            finally:
+                del self._busy[key]
+        except NotDescribedError as error:
+            await self._not_described(visit, error)
+        except EncampError as error:
+            if not error.transient:
+                raise
+            LOG.warning("%s has to come again: %s", described(visit), error.sentence)
+            await visit.say(frames.again(SOON, error.sentence))
+
+    async def _take(self, visit: Visit, job: BatchJob, task: Task) -> None:
+        asked, starter = visit.asked, visit.starter
+        user = as_user(starter.uid, starter.gid, starter.groups)
+        former = await self._former(visit, job, task)
+        if former is not None and former.errand.starter != starter:
+            former = None  # Of an earlier run of the job.
+        if asked.lost:
+            await self._lost(visit, job, task, former)
+            return
+        name = choose_environment(asked.environment, job, self._settings, user)
+        offered = self._settings.environments
+        if offered and asked.environment and name not in offered:
+            raise refused(
+                f"Environment '{name}' is not for jobs of {self._system.name} here.",
+                f"They can have {', '.join(offered)}.",
+            )
+        if not name:
+            await visit.say(frames.plain())
+            return
+        paused = self._failing.may_try(name, job.uid, time.time())
+        if paused or asked.tries:
+            verdict = after_failure(
+                job, self._settings, begun=False, tries=asked.tries, paused=bool(paused)
+            )
+            if verdict.action is not Action.AGAIN:
+                why = paused or (former.carried.failure if former is not None else "")
+                why = why or "no machine for it came up on this host"
+                await self._give_back(
+                    visit, job, task, name, why, hold=verdict.action is Action.HOLD
+                )
+                return
+        try:
+            await self._begin(visit, job, task, name, user)
+        except EncampError as error:
+            await self._not_begun(visit, job, task, name, error)
+
+    async def _not_described(self, visit: Visit, error: NotDescribedError) -> None:
+        """It comes again, in the hope of a better answer; then it goes back, if it has not begun:
+        only its batch system could tell whether it may be begun twice."""
+        job, begun, tries = error.job, visit.asked.lost, visit.asked.tries + 1
+        verdict = after_failure(job, self._settings, begun=False, tries=tries)
+        LOG.warning("It is not known what job %s is: %s", job.id, error.sentence)
+        if verdict.action is Action.AGAIN or (begun and tries < MOST_ASKED):
+            await visit.say(frames.again(verdict.delay or SOON, str(error)))
+        elif begun:
+            why = f"the batch system does not tell what it is: {error.sentence}"
+            self._records_of(visit, job, Task(), "", Outcome.FAILED, why)
+            sentence = f"Job {job.id} was lost, and may not be begun a second time: {why}"
+            await visit.say(frames.failed(Code.MACHINE_LOST.value, sentence))
+        else:
+            hold = verdict.action is Action.HOLD
+            await self._give_back(visit, job, Task(), "", error.sentence, hold=hold)
+
+    # ── what was before ──────────────────────────────────────────────────────────────────────────
+
+    async def _former(self, visit: Visit, job: BatchJob, task: Task) -> Former | None:
+        """What became of the last try, once nothing is left of that. One that is under way for
+        somebody else is not disturbed."""
+        key = job.id, task.step, task.number
+        for former in self._formers.under_way(key):
+            its = former.errand.starter
+            if its != visit.starter and is_there(its):
+                raise taken(job)
+            # The starter is here, or gone: nobody needs it any more.
+            if not await self._formers.ended(former, SETTLED):
+                raise EncampError(
+                    Code.WRONG_STATE,
+                    f"What carried job {job.id} out before is not gone yet.",
+                    transient=True,
+                )
+        if self._formers.of_job(job.id) >= max(1, job.cpus or MOST_TASKS):
+            raise refused(f"Job {job.id} has as many machines on this host as processors.")
+        return self._formers.last(key)
+
+    async def _lost(self, visit: Visit, job: BatchJob, task: Task, former: Former | None) -> None:
+        """It had begun. Either it is known how it ended, or it must not be begun again here."""
+        if former is not None and former.ended is not None:
+            code = former.ended
+            await visit.say(
+                frames.ended(signal=code - KILLED) if code >= KILLED else frames.ended(code=code)
+            )
+            return
+        name = former.errand.environment if former is not None else ""
+        why = "the machine that it ran in was lost"
+        if former is not None and former.carried.failure:
+            why = f"{why}: {former.carried.failure}"
+        verdict = after_failure(job, self._settings, begun=True, tries=visit.asked.tries)
+        if verdict.action is Action.FAIL:
+            LOG.warning("Job %s failed: %s", job.id, why)
+            self._records_of(visit, job, task, name, Outcome.FAILED, why)
+            sentence = f"Job {job.id} failed, and may not be begun a second time: {why}"
+            await visit.say(frames.failed(Code.MACHINE_LOST.value, sentence))
+            return
+        await self._give_back(visit, job, task, name, why, hold=verdict.action is Action.HOLD)
+
+    # ── carrying it out ──────────────────────────────────────────────────────────────────────────
+
+    async def _begin(self, visit: Visit, job: BatchJob, task: Task, name: str, user: User) -> None:
+        environment = await self._in_thread(lambda: find_environment(name))
+        check_use(environment, user)
+        limit = await self._in_thread(lambda: memory_limit(visit.starter.pid))
+        size = choose_size(job, task, environment, self._settings, limit)
+        id = f"{OWN}{secrets.token_hex(12)}"
+        errand = Errand(
+            job=job,
+            task=task,
+            starter=visit.starter,
+            environment=name,
+            size=size,
+            shares=self._settings.shares,
+            tries=visit.asked.tries,
+            record=self._formers.record_of((job.id, task.step, task.number)) or id,
+        )
+        claim = Claim(id=id, owner=user.name, environment=name, size=size, seconds=CLAIMED)
+        with wait_here(self._commands.own.directory(id)) as listener:
+            self._records.came(errand.record, job, environment=name, user=user.name)
+            self._formers.coming(id, errand)
+            try:
+                await self._commands.own.begin(
+                    claim, PLUGIN, {"errand": msgspec.to_builtins(errand)}
+                )
+            except BaseException as error:
+                self._formers.not_begun(id, str(error))
+                raise
+            await visit.say(frames.accepted(job.id))
+            try:
+                await hand_over_soon(
+                    self._in_thread, listener, visit, lambda: self._formers.is_over(id)
+                )
+            except BaseException:
+                await self._commands.own.cancel(id)
+                raise
+
+    async def _not_begun(
+        self, visit: Visit, job: BatchJob, task: Task, name: str, error: EncampError
+    ) -> None:
+        """It may come again, as often as the settings say; then it goes back."""
+        tries = visit.asked.tries + 1
+        poison = error.code in POISON and not error.transient
+        verdict = after_failure(
+            job, self._settings, begun=False, tries=self._settings.tries if poison else tries
+        )
+        LOG.warning("Job %s could not be begun: %s", job.id, error.sentence)
+        if verdict.action is Action.AGAIN:
+            await visit.say(frames.again(verdict.delay, str(error)))
+        else:
+            hold = poison or verdict.action is Action.HOLD
+            await self._give_back(visit, job, task, name, error.sentence, hold=hold)
+
+    async def _give_back(
+        self, visit: Visit, job: BatchJob, task: Task, name: str, why: str, *, hold: bool
+    ) -> None:
+        try:
+            back = await self._in_thread(
+                lambda: self._system.give_back(job, f"Encamp: {why}", hold=hold)
+            )
+        except EncampError as error:
+            LOG.warning("Job %s could not be given back: %s", job.id, error.sentence)
+            if error.transient:
+                await visit.say(frames.again(SOON, error.sentence))
+                return
+            self._records_of(visit, job, task, name, Outcome.FAILED, why)
+            sentence = f"Job {job.id} failed: {why}"
+            if error.code is not Code.WRONG_STATE:
+                sentence = f"{sentence} It could not be queued again: {error}"
+            await visit.say(frames.failed(Code.NO_ROOM.value, sentence))
+            return
+        LOG.warning("Job %s is %s: %s", job.id, "held" if hold else "queued again", why)
+        outcome = Outcome.HELD if hold else Outcome.GIVEN_BACK
+        self._records_of(visit, job, task, name, outcome, why)
+        done = "is held" if hold else "is queued again"
+        sentence = f"Job {job.id} {done}: {why}"
+        await visit.say(frames.given_back(back.exit_code, sentence, wait=back.wait))
+
+    def _records_of(
+        self, visit: Visit, job: BatchJob, task: Task, name: str, outcome: Outcome, why: str
+    ) -> None:
+        """What became of it, tried or not."""
+        key = self._formers.record_of((job.id, task.step, task.number))
+        if not key:
+            key = f"{OWN}{secrets.token_hex(12)}"
+            user = as_user(visit.starter.uid, visit.starter.gid, visit.starter.groups)
+            self._records.came(key, job, environment=name, user=user.name)
+        self._formers.closed(key)
+        self._records.over(key, outcome=outcome, reason=why)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
