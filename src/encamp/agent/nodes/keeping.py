@@ -1,0 +1,152 @@
+"""Looking after the worker nodes of a host: each leaves when it should, and never under a job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from encamp.agent.journal import ClientLock, Journal
+from encamp.agent.keeper import Keeper
+from encamp.agent.nodes.deciding import Decision, Step, decide
+from encamp.agent.recovery import recover
+from encamp.batch.enrol.opening import open_workers
+from encamp.batch.enrol.workers import Seen, Workers
+from encamp.describe.batch_file import load_batch_settings
+from encamp.home import Home
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import ALIVE, Machine
+from encamp.model.node import Node, NodeState
+
+log = logging.getLogger(__name__)
+
+EVERY = 5.0
+"""Seconds between two looks at the nodes."""
+GRACE = 10.0
+"""Seconds for which a node that is on its way is not taken for one that was left there."""
+JOINING = "joining"
+"""A file in a machine's directory that is locked by whoever has it join."""
+
+
+def record(journal: Journal, machine: Machine, node: Node | None) -> Machine:
+    """Write down how a machine stands towards its batch system, whatever else has changed of it."""
+    with journal.moving(machine.id):
+        current = journal.read(machine.id)
+        if current is None:
+            raise EncampError(Code.UNKNOWN_MACHINE, f"Machine {machine.name} is gone.")
+        handed = tuple(dict.fromkeys((*current.handed, *machine.handed)))
+        changed = msgspec.structs.replace(current, node=node, handed=handed)
+        if changed != current:
+            journal.write(changed)
+        return changed
+
+
+def nodes_of(journal: Journal) -> list[Machine]:
+    return [machine for machine in journal.all() if machine.node is not None]
+
+
+def ask_to_leave(journal: Journal, machine: Machine, reason: str, now: float) -> Machine:
+    """Have a node leave at the next look: as if its lease had ended."""
+    node = machine.node
+    if node is None:
+        raise EncampError(
+            Code.WRONG_STATE, f"Machine {machine.name} is no worker node of a batch system."
+        )
+    if node.state is NodeState.LEAVING:
+        return machine
+    return record(journal, machine, msgspec.structs.replace(node, until=now, reason=reason))
+
+
+class Nodes:
+    """The worker nodes of a home, while an agent runs."""
+
+    def __init__(self, home: Home, opening: Callable[[str], Workers] | None = None) -> None:
+        self._home = home
+        self._keeper = Keeper(home)
+        self._opening = opening or (lambda system: open_workers(load_batch_settings(), system))
+
+    async def run(self, every: float = EVERY) -> None:
+        """Until cancelled. What goes wrong with one node, or once, is tried again."""
+        while True:
+            try:
+                await self.look()
+            except (EncampError, OSError) as error:
+                log.warning("The worker nodes could not be looked after: %s", error)
+            await asyncio.sleep(every)
+
+    async def look(self) -> None:
+        """Take the next step with every node that is due for one."""
+        journal = self._keeper.journal
+        if not nodes_of(journal):
+            return
+        # Whose machine has ended is written down first.
+        await asyncio.to_thread(recover, self._home)
+        systems: dict[str, list[Machine]] = {}
+        for machine in nodes_of(journal):
+            assert machine.node is not None
+            systems.setdefault(machine.node.system, []).append(machine)
+        for system, machines in systems.items():
+            workers = self._opening(system)
+            names = [machine.name for machine in machines]
+            seen = await asyncio.to_thread(workers.look, names)
+            for machine in machines:
+                try:
+                    await self._see_to(workers, machine, seen.get(machine.name))
+                except (EncampError, OSError) as error:
+                    log.warning("Node %s: %s", machine.name, error)
+
+    async def _see_to(self, workers: Workers, machine: Machine, seen: Seen | None) -> None:
+        journal, node = self._keeper.journal, machine.node
+        assert node is not None
+        decision = decide(
+            node,
+            seen,
+            alive=machine.state in ALIVE,
+            joining=self._is_joining(machine),
+            now=time.time(),
+        )
+        if decision.node != node:
+            if decision.node.state is not node.state:
+                log.info("Node %s leaves %s: %s", node.name, node.system, decision.node.reason)
+            machine = record(journal, machine, decision.node)
+        await self._take(workers, machine, decision)
+
+    async def _take(self, workers: Workers, machine: Machine, decision: Decision) -> None:
+        node = decision.node
+        match decision.step:
+            case Step.STAY:
+                return
+            case Step.CLOSE:
+                reason = f"encamp: {node.reason}"
+                await asyncio.to_thread(workers.close, node.name, reason)
+            case Step.REMOVE:
+                await asyncio.to_thread(workers.remove, node.name)
+                await self._keeper.remove(machine, force=True)
+                log.info("Node %s has left %s: %s", node.name, node.system, node.reason)
+            case Step.LOST:
+                if not self._is_another(machine):
+                    await asyncio.to_thread(workers.lost, node.name)
+                await self._keeper.remove(machine, force=True)
+                log.warning("Node %s was lost: %s", node.name, machine.reason)
+
+    def _is_another(self, machine: Machine) -> bool:
+        """Does another machine have the name of one that is gone?"""
+        return any(
+            other.name == machine.name and other.id != machine.id and other.state in ALIVE
+            for other in self._keeper.journal.all()
+        )
+
+    def _is_joining(self, machine: Machine) -> bool:
+        """Is whoever has it join still there? A while is left to find out."""
+        assert machine.node is not None
+        if time.time() - machine.node.since < GRACE:
+            return True
+        path = self._keeper.journal.directory(machine.id).path / JOINING
+        lock = ClientLock.take(path)
+        if lock is None:
+            return True
+        lock.release()
+        return False

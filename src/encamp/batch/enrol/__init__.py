@@ -1,0 +1,1 @@
+"""Machines as worker nodes: how they join a batch system, and how they leave it again."""

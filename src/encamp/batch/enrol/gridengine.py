@@ -1,0 +1,184 @@
+"""Grid Engine's execution hosts that are machines. They are in a queue of their own, which has no
+starter: what is sent there runs there. Jobs that ask for an environment (`-l env=NAME`) find the
+hosts that offer it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import ClassVar
+
+from encamp.batch.enrol.accounts import PLACE, accounts, joining
+from encamp.batch.enrol.workers import Seen, Workers, refused
+from encamp.batch.gridengine.answers import Listed, read_jobs, read_states, read_values
+from encamp.batch.gridengine.calls import Calls
+from encamp.batch.gridengine.cell import HOST, with_values
+from encamp.model.batch import BatchSettings
+from encamp.model.environment import Context, Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine
+from encamp.model.recipe import AddedFile
+
+QUEUE, GROUP = "encamp.q", "@encamp"
+CELL_FILES = ("act_qmaster", "bootstrap", "host_aliases")
+"""What an execution host must know before it can ask the master."""
+MANY = 9999
+THERE = "already exists"
+
+
+class GridEngineWorkers(Workers):
+    system: ClassVar[str] = "gridengine"
+
+    def __init__(self, settings: BatchSettings) -> None:
+        super().__init__(settings)
+        self._call = Calls(settings.programs)
+        self._queue = self.setting("node_queue", QUEUE)
+
+    def context(self, machine: Machine, environment: Environment) -> Context:
+        common = Path(self._call.root) / self._call.cell / "common"
+        files = [
+            AddedFile(path=f"{PLACE}/cell/{name}", source=str(common / name), mode=0o644)
+            for name in CELL_FILES
+            if (common / name).is_file()
+        ]
+        bootstrap = dict(line.split(maxsplit=1) for line in _lines(common / "bootstrap"))
+        shown = self._call("qconf", "-sconf", purpose="asking Grid Engine for its configuration")
+        spool = next(read_values(shown)).get("execd_spool_dir", "/var/spool/gridengine/execd")
+        variables = self._call.variables()
+        words = {
+            "SGE_ROOT": self._call.root,
+            "SGE_CELL": self._call.cell,
+            "SGE_ARCH": "lx-amd64" if os.uname().machine == "x86_64" else "lx-arm64",
+            "SGE_QMASTER_PORT": variables.get("SGE_QMASTER_PORT", "6444"),
+            "SGE_EXECD_PORT": variables.get("SGE_EXECD_PORT", "6445"),
+            "ADMINISTRATOR": bootstrap.get("admin_user", "sgeadmin").strip(),
+            "PLACES": spool,
+        }
+        run = joining("join-gridengine.sh", words)
+        return Context(files=(*files, *accounts()), run=(run,))
+
+    def register(self, machine: Machine, environment: Environment) -> None:
+        if machine.name in self.look([machine.name]):
+            self.lost(machine.name)
+        offered = f"env={environment.name},slots={machine.size.cpus}"
+        self._check_complex()
+        self._have_queue()
+        self._tell("qconf", "-ah", machine.name)
+        described = with_values(HOST.format(name=machine.name), {"complex_values": offered})
+        self._described("-Ae", described)
+        self._tell("qconf", "-aattr", "hostgroup", "hostlist", machine.name, GROUP)
+
+    def _check_complex(self) -> None:
+        said = self._call("qconf", "-sc", purpose="asking Grid Engine what jobs may ask for")
+        if not any(line.startswith("env ") for line in said.splitlines()):
+            raise EncampError(
+                Code.CONFIGURATION,
+                "Jobs of Grid Engine's cannot ask for environments: there is no complex 'env'.",
+                "'encamp batch install gridengine' adds it.",
+            )
+
+    def _have_queue(self) -> None:
+        """Made when it is needed for the first time; an administrator may change it."""
+        groups = self._known("-shgrpl", "host groups")
+        if GROUP not in groups:
+            self._described("-Ahgrp", f"group_name {GROUP}\nhostlist NONE\n")
+        if self._queue in self._known("-sql", "queues"):
+            return
+        parallel = " ".join(self._known("-spl", "parallel environments")) or "NONE"
+        template = self._call("qconf", "-sq", purpose="asking Grid Engine what a queue is")
+        values = {
+            "qname": self._queue,
+            "hostlist": GROUP,
+            "slots": str(MANY),
+            "pe_list": parallel,
+            "rerun": "TRUE",
+            "load_thresholds": "NONE",
+            "shell": "/bin/sh",
+            "shell_start_mode": "unix_behavior",
+        }
+        self._described("-Aq", with_values(template, values))
+
+    def _known(self, option: str, what: str) -> list[str]:
+        try:
+            return self._call("qconf", option, purpose=f"asking for Grid Engine's {what}").split()
+        except EncampError as error:
+            if error.transient or not error.detail.startswith("no "):
+                raise
+            return []
+
+    # ── how they stand ───────────────────────────────────────────────────────────────────────────
+
+    def look(self, nodes: Collection[str]) -> dict[str, Seen]:
+        known = set(self._known("-sel", "execution hosts")).intersection(nodes)
+        if not known:
+            return {}
+        listed = self._call("qstat", "-f", "-xml", "-q", self._queue, purpose="asking for queues")
+        states = {name.partition("@")[2]: state for name, state in read_states(listed).items()}
+        jobs: dict[str, int] = {}
+        for job in self._running():
+            host = job.queue.partition("@")[2]
+            jobs[host] = jobs.get(host, 0) + 1
+        return {
+            name: Seen(
+                up=name in states and not set(states[name]) & set("uEo"),
+                jobs=jobs.get(name, 0),
+                closed="d" in states.get(name, ""),
+            )
+            for name in known
+        }
+
+    def _running(self) -> list[Listed]:
+        """Jobs at hosts, once for each host of a parallel one; suspended ones, too."""
+        words = ("-xml", "-r", "-u", "*", "-s", "rs", "-g", "t")
+        return list(read_jobs(self._call("qstat", *words, purpose="asking for jobs that run")))
+
+    def close(self, node: str, reason: str) -> None:
+        self._call("qmod", "-d", f"{self._queue}@{node}", purpose=f"closing node {node}")
+
+    def remove(self, node: str) -> None:
+        seen = self.look([node]).get(node)
+        if seen is None:
+            return
+        self.close(node, "")
+        # Asked after it was closed: nothing can come meanwhile.
+        if (seen := self.look([node]).get(node)) is not None and seen.jobs:
+            raise refused(node, "it has a job")
+        self._forget(node)
+
+    def lost(self, node: str) -> None:
+        if node not in self._known("-sel", "execution hosts"):
+            return
+        self.close(node, "")
+        for job in self._running():
+            if job.queue.partition("@")[2] == node:
+                self._tell("qmod", "-f", "-rj", f"{job.id}.{job.tasks}" if job.tasks else job.id)
+        self._forget(node)
+
+    def _forget(self, node: str) -> None:
+        self._tell("qconf", "-ke", node)
+        self._tell("qconf", "-dattr", "hostgroup", "hostlist", node, GROUP)
+        self._tell("qconf", "-de", node)
+        self._tell("qconf", "-dh", node)
+        if node in self._known("-sel", "execution hosts"):
+            raise refused(node, "Grid Engine still needs it")
+
+    def _tell(self, *words: str) -> None:
+        """What is so already is no mistake, and neither is what has gone."""
+        try:
+            self._call(*words, purpose="telling Grid Engine of a node")
+        except EncampError as error:
+            if error.transient or error.code is Code.NOT_PERMITTED:
+                raise
+
+    def _described(self, option: str, text: str) -> None:
+        try:
+            self._call.described(option, text)
+        except EncampError as error:
+            if THERE not in error.detail:
+                raise
+
+
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text(errors="replace").splitlines()
+    return [line for line in lines if len(line.split()) > 1 and not line.startswith("#")]

@@ -1,0 +1,83 @@
+"""What Encamp needs of a batch system to have machines as its nodes. Another one is another
+subclass.
+
+Everything here may block for as long as the batch system takes to answer: callers use threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import ClassVar
+
+import msgspec
+
+from encamp.model.batch import BatchSettings
+from encamp.model.environment import Context, Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A node as its batch system sees it now."""
+
+    up: bool
+    """Does it answer the batch system?"""
+    jobs: int
+    """How many run there, or are being started or ended."""
+    closed: bool = False
+    """Is nothing more sent there?"""
+    busy: float | None = None
+    """When it last had a job, if the batch system says so."""
+
+
+class Workers(ABC):
+    """The nodes of one batch system that are machines."""
+
+    system: ClassVar[str]
+
+    def __init__(self, settings: BatchSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def context(self, machine: Machine, environment: Environment) -> Context:
+        """What the machine is handed to become a node. Keys are named by where they are on this
+        host: they are in no record, no image and no template."""
+
+    @abstractmethod
+    def register(self, machine: Machine, environment: Environment) -> None:
+        """Tell the batch system of a node to come. Once more does no harm."""
+
+    def offer(self, environment: Environment) -> None:  # noqa: B027
+        """Have the batch system take jobs that ask for an environment of which no node is there
+        yet. Not needed where it takes them anyway."""
+
+    @abstractmethod
+    def look(self, nodes: Collection[str]) -> dict[str, Seen]:
+        """How these stand; those that the batch system does not know are left out."""
+
+    @abstractmethod
+    def close(self, node: str, reason: str) -> None:
+        """Have no more jobs sent there. Those that run go on."""
+
+    @abstractmethod
+    def remove(self, node: str) -> None:
+        """Have the batch system forget a node that is closed. Refused while it has a job; one that
+        is not known is no mistake."""
+
+    @abstractmethod
+    def lost(self, node: str) -> None:
+        """The machine is gone: what ran there goes back to the queue, and the node is removed."""
+
+    def setting(self, name: str, default: str) -> str:
+        """Where something of the batch system's is, as batch.yaml says."""
+        return self.settings.programs.get(name, default)
+
+
+def refused(node: str, why: str) -> EncampError:
+    return EncampError(
+        Code.WRONG_STATE,
+        f"Node {node} cannot leave its batch system yet: {why}.",
+        "It leaves when its last job has ended.",
+        transient=True,
+    )

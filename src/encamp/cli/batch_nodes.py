@@ -1,0 +1,177 @@
+"""`encamp batch start`, `nodes`, `leave`, `names`: worker nodes on this host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from encamp.model.errors import Code, EncampError
+
+if TYPE_CHECKING:
+    from encamp.agent.journal import Journal
+    from encamp.model.machine import Machine
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+WAIT = 2.0
+"""Seconds between two looks at a node that is waited for."""
+
+
+def register(group: typer.Typer) -> None:
+    for command in (start, nodes, leave, offer, names):
+        group.command()(command)
+
+
+def start(
+    environment: Annotated[
+        str, typer.Argument(metavar="ENVIRONMENT", help="One that enrols in the batch system.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The node's name.", show_default="its address's"),
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(metavar="N", help="Number of processors.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory, such as 2G.")] = None,
+    idle: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="It leaves after so long without a job, such as 5m."),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="After this it takes no more jobs, such as 8h."),
+    ] = None,
+) -> None:
+    """Start a machine on this host that joins the batch system as a worker node.
+
+    Its scheduler fills it. It leaves by itself when it has been idle, or when its lease has ended
+    and its last job, too. Prints its name.
+    """
+    import asyncio
+
+    from encamp.agent.caller import caller
+    from encamp.agent.keeper import Keeper
+    from encamp.agent.nodes.joining import start_node
+    from encamp.cli.bar import Bar
+    from encamp.home import default_home
+    from encamp.model.job import MachineRequest
+    from encamp.model.size import parse_bytes
+
+    request = MachineRequest(
+        environment=environment,
+        owner=caller(),
+        name=name,
+        cpus=cpus,
+        memory=None if memory is None else parse_bytes(memory, "--memory"),
+    )
+    keeper = Keeper.open(default_home())
+    with Bar() as bar:
+        machine = asyncio.run(
+            start_node(keeper, request, bar, idle=_seconds(idle), lease=_seconds(lease))
+        )
+    print(machine.name)
+
+
+def _seconds(text: str | None) -> float | None:
+    from encamp.cli.options import parse_duration
+
+    return None if text is None else parse_duration(text)
+
+
+def nodes(as_json: AsJson = False) -> None:
+    """List the worker nodes of this host."""
+    from encamp.agent.journal import Journal
+    from encamp.agent.nodes.keeping import nodes_of
+    from encamp.home import default_home
+
+    found = nodes_of(Journal(default_home().prepare()))
+    if as_json:
+        from encamp.cli.machines import print_json
+
+        print_json(found)
+        return
+    from encamp.cli.tables import show, table
+
+    made = table("node", "environment", "address", "system", "state", "")
+    for machine in found:
+        node = machine.node
+        assert node is not None
+        address = machine.link.address if machine.link else ""
+        words = (machine.name, machine.environment, address, node.system, node.state.value)
+        made.add_row(*words, node.reason)
+    show(made)
+
+
+def leave(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Its name.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has left.")] = False,
+) -> None:
+    """Have a worker node of this host leave the batch system.
+
+    No more jobs are sent to it; when the last one has ended, its machine ends.
+    """
+    import asyncio
+    import time
+
+    from encamp.agent.journal import Journal
+    from encamp.agent.nodes.keeping import Nodes, ask_to_leave
+    from encamp.home import default_home
+
+    home = default_home().prepare()
+    journal = Journal(home)
+    machine = ask_to_leave(journal, journal.find(node), "somebody asked for it", time.time())
+
+    async def until_gone() -> None:
+        looking = Nodes(home)
+        while _is_there(journal, machine):
+            await looking.look()
+            if _is_there(journal, machine):
+                await asyncio.sleep(WAIT)
+
+    if wait:
+        asyncio.run(until_gone())
+
+
+def _is_there(journal: Journal, machine: Machine) -> bool:
+    return journal.read(machine.id) is not None
+
+
+def offer(
+    environments: Annotated[
+        list[str], typer.Argument(metavar="ENVIRONMENT...", help="Those with worker nodes.")
+    ],
+) -> None:
+    """Have the batch system take jobs for environments of which no worker node is there yet.
+
+    Slurm refuses 'sbatch -C NAME' as long as no node has that feature. Once done, jobs wait, and
+    nodes can be started for them: see examples/triggers/nodes.yaml.
+    """
+    from encamp.batch.enrol.opening import open_workers
+    from encamp.describe.batch_file import load_batch_settings
+    from encamp.describe.environments import find_environment
+
+    for name in environments:
+        environment = find_environment(name)
+        if environment.enrol is None:
+            raise EncampError(
+                Code.USAGE, f"Machines of environment '{name}' are no worker nodes.", ""
+            )
+        open_workers(load_batch_settings(), environment.enrol.system).offer(environment)
+
+
+def names() -> None:
+    """Print the names of all worker nodes that this host may ever have, as lines for /etc/hosts.
+
+    Grid Engine's master, and whoever else must find nodes by name, needs them there or in DNS.
+    """
+    from encamp.describe.settings import load_settings
+    from encamp.model.link import node_name
+
+    bridge = load_settings().bridge
+    if bridge is None:
+        raise EncampError(
+            Code.CONFIGURATION,
+            "This host has no bridge for machines.",
+            "Name one in /etc/encamp/settings.yaml: see 'encamp env check'.",
+        )
+    for address in bridge.range():
+        print(f"{address}\t{node_name(address)}")

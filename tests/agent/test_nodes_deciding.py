@@ -1,0 +1,69 @@
+"""When worker nodes leave: never under a job, and not for want of a moment's work."""
+
+from __future__ import annotations
+
+import pytest
+
+from encamp.agent.nodes.deciding import UNKNOWN_FOR, Step, decide
+from encamp.batch.enrol.workers import Seen
+from encamp.model.node import Node, NodeState
+
+NOW = 1000.0
+BUSY, IDLE = Seen(up=True, jobs=1), Seen(up=True, jobs=0)
+
+
+def node(state: NodeState = NodeState.MEMBER, **fields: float | str) -> Node:
+    given = {"system": "slurm", "name": "n1", "since": 0.0, "idle": 60.0, **fields}
+    return Node(state=state, **given)  # type: ignore[arg-type]
+
+
+def step(one: Node, seen: Seen | None, *, alive: bool = True, joining: bool = False) -> Step:
+    return decide(one, seen, alive=alive, joining=joining, now=NOW).step
+
+
+def test_node_with_a_job_stays_and_is_not_idle() -> None:
+    decision = decide(node(quiet=1.0), BUSY, alive=True, joining=False, now=NOW)
+    assert decision.step is Step.STAY
+    assert decision.node.quiet is None
+
+
+def test_node_leaves_after_its_idle_time_and_is_closed_first() -> None:
+    assert step(node(), IDLE) is Step.STAY
+    assert step(node(quiet=NOW - 59), IDLE) is Step.STAY
+    decision = decide(node(quiet=NOW - 60), IDLE, alive=True, joining=False, now=NOW)
+    assert decision.step is Step.CLOSE
+    assert decision.node.state is NodeState.LEAVING
+
+
+def test_jobs_that_came_and_went_between_two_looks_count() -> None:
+    assert step(node(quiet=NOW - 600), Seen(up=True, jobs=0, busy=NOW - 5)) is Step.STAY
+
+
+@pytest.mark.parametrize("seen", [BUSY, IDLE])
+def test_node_whose_lease_is_over_is_closed(seen: Seen) -> None:
+    assert step(node(until=NOW + 1), seen) is Step.STAY
+    assert step(node(until=NOW), seen) is Step.CLOSE
+
+
+def test_node_that_leaves_is_removed_only_without_a_job() -> None:
+    leaving = node(NodeState.LEAVING)
+    assert step(leaving, Seen(up=True, jobs=1, closed=True)) is Step.STAY
+    assert step(leaving, BUSY) is Step.CLOSE, "closing it has not worked"
+    assert step(leaving, IDLE) is Step.REMOVE
+    assert step(leaving, None) is Step.REMOVE
+
+
+def test_node_that_was_forgotten_stays_for_a_while() -> None:
+    assert step(node(), None) is Step.STAY
+    assert step(node(quiet=NOW - UNKNOWN_FOR), None) is Step.REMOVE
+
+
+def test_node_without_a_machine_is_given_up_whatever_it_was() -> None:
+    for state in NodeState:
+        assert step(node(state), BUSY, alive=False) is Step.LOST
+
+
+def test_node_that_was_left_on_its_way_leaves_again() -> None:
+    assert step(node(NodeState.JOINING), None, joining=True) is Step.STAY
+    assert step(node(NodeState.JOINING), None) is Step.REMOVE
+    assert step(node(NodeState.JOINING), IDLE) is Step.CLOSE

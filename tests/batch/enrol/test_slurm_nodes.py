@@ -1,0 +1,208 @@
+"""Real machines as nodes of a real Slurm: they join, are filled by it, and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from encamp.agent.nodes import keeping
+from encamp.batch.slurm.site import SlurmSite
+from encamp.home import Home
+from encamp.machines.process import Process
+from encamp.machines.template import MEMORY
+from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine, State
+from encamp.model.node import NodeState
+from tests.batch.enrol.conftest import Host, wait_until
+from tests.conftest import ENCAMP
+from tests.site.siting import root_only
+
+pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(300)]
+
+FEATURES = ("-C", "tiny-slurm&test")
+
+
+def known(slurm: SlurmSite) -> list[str]:
+    said = slurm.run(["scontrol", "show", "node", "-o"]).stdout
+    return re.findall(r"NodeName=(\S+)", said)
+
+
+def submit(slurm: SlurmSite, script: str, *words: str) -> str:
+    said = slurm.run(
+        ["sbatch", "--parsable", "-o", "/dev/null", *words], input=f"#!/bin/sh\n{script}\n"
+    )
+    return said.stdout.strip()
+
+
+def state(slurm: SlurmSite, job: str) -> str:
+    said = slurm.run(["scontrol", "show", "job", "-o", job]).stdout
+    found = re.search(r" JobState=(\S+)", said)
+    assert found is not None
+    return found[1]
+
+
+def is_running(slurm: SlurmSite, job: str) -> bool:
+    return state(slurm, job) == "RUNNING"
+
+
+def test_machine_joins_is_filled_and_leaves_when_idle(
+    slurm_host: Host, slurm: SlurmSite, person: pwd.struct_passwd, site_home: Home
+) -> None:
+    machine = slurm_host.start()
+    assert machine.name == "node-10-97-3-100"
+    assert known(slurm) == [machine.name]
+    who = (person.pw_uid, person.pw_gid)
+    key = "/etc/munge/munge.key"
+    script = f"hostname; id -u; cat {key} /proc/1/environ 2>/dev/null | wc -c; ls {key} || echo no"
+    said = slurm.run_as(*who, ["srun", *FEATURES, "sh", "-c", script]).stdout.split()
+    assert said == [machine.name, str(person.pw_uid), "0", "no"], "its key is not for jobs"
+
+    # The key is handed to the machine, and to nothing that machines are made from.
+    assert key in machine.handed
+    secret = (slurm.directory / "munge" / "key").read_bytes()
+    assert machine.template is not None
+    memory = site_home.templates / machine.template / MEMORY
+    assert not contains(memory, secret)
+
+    # It does not end as long as somebody may need it, and nobody ends it by mistake.
+    slurm_host.look()
+    node = slurm_host.node(machine)
+    assert node is not None
+    assert node.state is NodeState.MEMBER
+    with pytest.raises(EncampError, match="it is a node of slurm") as refused:
+        asyncio.run(slurm_host.keeper.stop(machine))
+    assert refused.value.code is Code.WRONG_STATE
+    wait_for_idle(slurm_host, slurm, machine)
+    slurm_host.change(machine, idle=0.0)
+    slurm_host.look_until_gone(machine)
+    assert known(slurm) == []
+
+
+def test_node_whose_lease_ends_waits_for_its_job(slurm_host: Host, slurm: SlurmSite) -> None:
+    machine = slurm_host.start()
+    job = submit(slurm, "while ! test -e /tmp/end; do sleep 0.1; done", *FEATURES)
+    wait_until(lambda: is_running(slurm, job), "the job")
+    slurm_host.change(machine, until=0.0)
+    slurm_host.look()
+    node = slurm_host.node(machine)
+    assert node is not None
+    assert (node.state, node.reason) == (NodeState.LEAVING, "its lease has ended")
+    # However often one looks: it stays, and gets no other job.
+    other = submit(slurm, "true", *FEATURES)
+    for _ in range(3):
+        slurm_host.look()
+    assert is_running(slurm, job)
+    assert state(slurm, other) == "PENDING"
+    assert known(slurm) == [machine.name]
+    slurm_host.inside(machine, "touch /tmp/end")
+    slurm_host.look_until_gone(machine)
+    assert state(slurm, job) == "COMPLETED"
+    assert known(slurm) == []
+    slurm.run(["scancel", other])
+
+
+def test_job_of_a_node_that_is_killed_goes_back_to_the_queue(
+    slurm_host: Host, slurm: SlurmSite
+) -> None:
+    machine = slurm_host.start()
+    job = submit(slurm, "sleep 1000", "--requeue", *FEATURES)
+    wait_until(lambda: is_running(slurm, job), "the job")
+    process = Process.holding(slurm_host.keeper.journal.directory(machine.id).lock)
+    assert process is not None
+    process.signal(signal.SIGKILL)
+    process.close()
+    slurm_host.look_until_gone(machine)
+    assert known(slurm) == []
+    assert state(slurm, job) == "PENDING"
+    assert " Restarts=1 " in slurm.run(["scontrol", "show", "job", "-o", job]).stdout
+    slurm.run(["scancel", job])
+
+
+def test_node_whose_maker_was_killed_on_the_way_leaves_again(
+    slurm_host: Host, slurm: SlurmSite, site_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where nobody is: joining takes as long as we like.
+    settings = (site_directory / "batch.yaml").read_text()
+    nowhere = settings.replace("{conf:", "{controller: '10.97.3.77:6817', conf:")
+    (site_directory / "batch.yaml").write_text(nowhere)
+    journal = slurm_host.keeper.journal
+    maker = subprocess.Popen([ENCAMP, "batch", "start", "tiny-slurm"], stderr=subprocess.DEVNULL)
+    wait_until(lambda: any(one.state is State.RUNNING for one in journal.all()), "the machine")
+    maker.kill()
+    maker.wait()
+    (machine,) = journal.all()
+    monkeypatch.setattr(keeping, "GRACE", 1e6)
+    slurm_host.look()
+    assert journal.read(machine.id) is not None, "somebody may be at work on it"
+    monkeypatch.setattr(keeping, "GRACE", 0.0)
+    slurm_host.look_until_gone(machine)
+    assert known(slurm) == []
+
+
+def test_two_machines_run_one_job(
+    slurm_host: Host, slurm: SlurmSite, person: pwd.struct_passwd
+) -> None:
+    names = sorted(slurm_host.start().name for _ in range(2))
+    assert known(slurm) == names == ["node-10-97-3-100", "node-10-97-3-101"]
+    who = (person.pw_uid, person.pw_gid)
+    said = slurm.run_as(*who, ["srun", "-N2", *FEATURES, "hostname"]).stdout.split()
+    assert sorted(said) == names
+    for name in names:
+        slurm_host.encamp("batch", "leave", name)
+    slurm_host.look_until(lambda: not slurm_host.keeper.journal.all())
+    assert known(slurm) == []
+
+
+def test_nothing_is_left_of_a_machine_that_cannot_join(
+    slurm_host: Host, slurm: SlurmSite, site_directory: Path, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong-key"
+    wrong.write_bytes(b"x" * 128)
+    settings = f"system: slurm\nprograms: {{conf: {slurm.conf}, munge_key: {wrong}}}\n"
+    (site_directory / "batch.yaml").write_text(settings)
+    with pytest.raises(EncampError, match="cannot be handed over"):
+        slurm_host.start()
+    assert slurm_host.keeper.journal.all() == []
+    assert known(slurm) == []
+    assert slurm_host.net.taps() == []
+
+
+def test_jobs_are_taken_before_there_is_a_node_for_them(
+    slurm_host: Host, slurm: SlurmSite, site_directory: Path
+) -> None:
+    with (site_directory / "environments.yaml").open("a") as file:
+        file.write("new-slurm: {extends: tiny-slurm}\n")
+    refused = slurm.run(["sbatch", "-C", "new-slurm", "--wrap", "true"], check=False)
+    assert "Invalid feature" in refused.stderr
+    for _ in range(2):
+        slurm_host.encamp("batch", "offer", "new-slurm")
+    job = submit(slurm, "hostname >/tmp/said", "-C", "new-slurm")
+    assert state(slurm, job) == "PENDING"
+    name = slurm_host.encamp("batch", "start", "new-slurm").strip()
+    wait_until(lambda: state(slurm, job) == "COMPLETED", "the job")
+    assert slurm_host.encamp("exec", name, "--", "cat", "/tmp/said") == f"{name}\n"
+    slurm_host.encamp("batch", "leave", name, "--wait")
+    assert known(slurm) == []
+    slurm.run(["scontrol", "delete", "nodename=encamp-offers-new-slurm"])
+
+
+def wait_for_idle(host: Host, slurm: SlurmSite, machine: Machine) -> None:
+    """Also a job that is over is at its node for a moment."""
+    command = ["squeue", "-h", "-w", machine.name]
+    wait_until(lambda: not slurm.run(command).stdout.strip(), "the end of the job")
+
+
+def contains(path: Path, wanted: bytes) -> bool:
+    with path.open("rb") as file:
+        kept = b""
+        while piece := file.read(1 << 22):
+            if wanted in kept + piece:
+                return True
+            kept = piece[-len(wanted) :]
+    return False
