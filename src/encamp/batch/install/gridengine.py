@@ -1,0 +1,246 @@
+"""What is changed for Grid Engine, by its documented hooks alone: a complex that jobs name their
+environment with, the script that looks at every job that is submitted, and what queues begin jobs
+with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from encamp.batch.install import objects
+from encamp.batch.install.changes import Change, Installed, Object, Plan
+from encamp.batch.install.gridengine_rules import rules_text
+from encamp.batch.install.lines import Look
+from encamp.batch.install.wanted import Wanted, directories, own_file, settings_of, shipped
+from encamp.model.errors import Code, EncampError
+
+COMPLEXES = ("env env RESTRING == YES NO NONE 0", "bait bait RESTRING == NO NO NONE 0")
+"""What jobs name their environment by; and where a host that is closed says why."""
+CALENDAR, CLOSED = "encamp", "year NONE\nweek mon-sun=off"
+"""What a closed host's queues go by."""
+JSV, RULES = "gridengine-jsv", "gridengine-rules"
+SHIPPED_JSV = "gridengine/jsv.bash"
+STARTER_METHOD, JSV_URL, OFFERS = "starter_method", "jsv_url", "complex_values"
+ANYTHING = "env=any"
+"""What queues offer whose hosts make machines of every environment."""
+GLOBAL = "global"
+SITES_OWN = re.compile(r"(?:script:)?(/[^\s@]+)", re.IGNORECASE)
+"""A verifier that can be called by ours."""
+
+
+class GridEngineWanted(Wanted, frozen=True, kw_only=True):
+    queues: tuple[str, ...] = ()
+    """Those whose jobs may ask for an environment; none: all there are."""
+    surroundings: dict[str, str]
+    """SGE_ROOT and so on."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """What Grid Engine says about itself."""
+
+    complexes: str
+    queues: dict[str, dict[str, str]]
+    configuration: dict[str, str]
+    hosts: tuple[str, ...]
+    """Where jobs run."""
+    calendar: str
+    """What ours says, if it is there."""
+    administrative: frozenset[str]
+    submit: frozenset[str]
+    """Hosts that may change Grid Engine, and give jobs to it."""
+
+
+def cell(surroundings: dict[str, str]) -> Cell:
+    """Ask it."""
+
+    def said(*arguments: str) -> str:
+        return objects.ask(surroundings, *arguments)
+
+    queues = said("-sql").split()
+    return Cell(
+        complexes=said("-sc"),
+        queues={name: objects.attributes(said("-sq", name)) for name in queues},
+        configuration=objects.attributes(said("-sconf")),
+        hosts=tuple(said("-sel").split()),
+        calendar=objects.calendar(surroundings, CALENDAR),
+        administrative=frozenset(said("-sh").split()),
+        submit=frozenset(said("-ss").split()),
+    )
+
+
+def plan(
+    wanted: GridEngineWanted, look: Look, found: Cell | None, former: Installed | None = None
+) -> Plan:
+    """What is to be changed; nothing, if all is as it should be. `found`: None on a host that only
+    runs jobs."""
+    settings, made = settings_of(wanted, look)
+    files = own_file(wanted.starter, shipped("encamp-starter"), look, mode=0o755)
+    if made is not None:
+        files.append(made)
+    changes: list[Change] = []
+    if found is not None:
+        rules = f"{wanted.prefix}/{RULES}"
+        verifier, own = _verifier(wanted, found, former)
+        files += own_file(rules, rules_text(settings).encode(), look)
+        script = jsv_text(rules, own)
+        files += own_file(f"{wanted.prefix}/{JSV}", script, look, mode=0o755, watched=True)
+        changes += [*_complexes(wanted, found), *_calendar(wanted, found)]
+        changes += [*_hosts(wanted, found), *verifier, *_queues(wanted, found)]
+    above: list[Change] = list(directories([file.path for file in files]))
+    return Plan(
+        system=wanted.system,
+        changes=(*above, *files, *changes),
+        left=tuple(_left(found)),
+        warnings=tuple(_warnings(wanted, found, changes)),
+    )
+
+
+def jsv_text(rules: str, own: str = "") -> bytes:
+    """The verifier of jobs, of which a site may have had one before."""
+    template = shipped(SHIPPED_JSV).decode()
+    return template.replace("@ENCAMP_RULES@", rules).replace("@ENCAMP_SITE_JSV@", own).encode()
+
+
+def _object(
+    wanted: GridEngineWanted, sort: str, name: str, attribute: str, **values: str
+) -> Object:
+    return Object(
+        sort=sort,
+        name=name,
+        attribute=attribute,
+        surroundings=wanted.surroundings,
+        before=values["before"],
+        after=values["after"],
+    )
+
+
+def _complexes(wanted: GridEngineWanted, found: Cell) -> list[Object]:
+    changes = []
+    for line in COMPLEXES:
+        name = line.split()[0]
+        present = objects.complex_line(found.complexes, name)
+        if present and present != line:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"There is a complex '{name}' already, and it is another one: {present}",
+                f"Encamp needs one of this name. Give the site's own another name, or make it"
+                f" '{line}' with 'qconf -mc'.",
+            )
+        if not present:
+            changes.append(_object(wanted, objects.COMPLEX, name, "", before="", after=line))
+    return changes
+
+
+def _calendar(wanted: GridEngineWanted, found: Cell) -> list[Object]:
+    if found.calendar == CLOSED:
+        return []
+    if found.calendar:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"There is a calendar '{CALENDAR}' already, and it is another one.",
+            f"Look at it with 'qconf -scal {CALENDAR}', and give it another name.",
+        )
+    return [_object(wanted, objects.CALENDAR, CALENDAR, "", before="", after=CLOSED)]
+
+
+def _hosts(wanted: GridEngineWanted, found: Cell) -> list[Object]:
+    """An agent closes and opens its own host, and changes jobs that it gives back."""
+    lists = ((objects.ADMINISTRATIVE, found.administrative), (objects.SUBMIT, found.submit))
+    return [
+        _object(wanted, sort, host, "", before="", after=host)
+        for sort, present in lists
+        for host in found.hosts
+        if host not in present
+    ]
+
+
+def _verifier(
+    wanted: GridEngineWanted, found: Cell, former: Installed | None
+) -> tuple[list[Object], str]:
+    """The change that has ours called; and the site's own, which ours calls."""
+    url = f"script:{wanted.prefix}/{JSV}"
+    present = found.configuration.get(JSV_URL, "")
+    if present == url:
+        changes = former.changes if former else ()
+        before = [
+            each.before for each in changes if isinstance(each, Object) and each.name == GLOBAL
+        ]
+        own = SITES_OWN.fullmatch(before[0]) if before else None
+        return [], own[1] if own else ""
+    own = SITES_OWN.fullmatch(present)
+    if own is None and present.lower() not in ("", "none"):
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"The cell has a job submission verifier that cannot be called by another one:"
+            f" {JSV_URL} {present}",
+            f"Only scripts can. Have it call {wanted.prefix}/{JSV}, or take it out with"
+            " 'qconf -mconf' first.",
+        )
+    change = _object(
+        wanted, objects.CONFIGURATION, GLOBAL, JSV_URL, before=present or "none", after=url
+    )
+    return [change], own[1] if own else ""
+
+
+def _queues(wanted: GridEngineWanted, found: Cell) -> list[Object]:
+    changes: list[Object] = []
+    for name in wanted.queues or sorted(found.queues):
+        queue = found.queues.get(name)
+        if queue is None:
+            raise EncampError(
+                Code.INPUT_MISSING,
+                f"There is no queue '{name}'.",
+                f"There are: {', '.join(sorted(found.queues)) or 'none'}.",
+            )
+        changes += _offer(wanted, name, queue)
+        present = queue.get(STARTER_METHOD, objects.NOTHING)
+        if present == wanted.starter:
+            continue
+        if present.upper() != objects.NOTHING:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"Queue '{name}' has a {STARTER_METHOD} of its own: {present}",
+                "Choose other queues with --queue, or take it out with 'qconf -mq' first.",
+            )
+        changes.append(
+            _object(
+                wanted, objects.QUEUE, name, STARTER_METHOD, before=present, after=wanted.starter
+            )
+        )
+    return changes
+
+
+def _offer(wanted: GridEngineWanted, name: str, queue: dict[str, str]) -> list[Object]:
+    present = queue.get(OFFERS, objects.NOTHING)
+    if re.search(rf"(^|[,\[=]){re.escape(ANYTHING)}($|[,\]])", present):
+        return []
+    after = ANYTHING if present.upper() == objects.NOTHING else f"{ANYTHING},{present}"
+    return [_object(wanted, objects.QUEUE, name, OFFERS, before=present, after=after)]
+
+
+def _left(found: Cell | None) -> list[str]:
+    agent = "The agent of each host has to run, as root: 'encamp agent --alone', or that of a site."
+    if found is None:
+        return [agent]
+    return [
+        agent,
+        "Nothing has to be started anew: Grid Engine takes its changes over at once.",
+        "Jobs that were submitted before name no environment; they run as they would have.",
+    ]
+
+
+def _warnings(wanted: GridEngineWanted, found: Cell | None, changes: Sequence[Change]) -> list[str]:
+    """A queue's jobs fail on hosts where what begins them is missing, whether they name an
+    environment or not."""
+    if found is None or not any(
+        isinstance(change, Object) and change.attribute == STARTER_METHOD for change in changes
+    ):
+        return []
+    hosts = f"{', '.join(found.hosts[:5])}{' and so on' if len(found.hosts) > 5 else ''}"
+    sentence = (
+        f"No job begins on a host without {wanted.starter} from now on. On each of them ({hosts}),"
+        " run 'encamp batch install gridengine --node' first."
+    )
+    return [sentence]

@@ -1,0 +1,21 @@
+"""batch.yaml's rules as the job submission verifier of Grid Engine reads them: a line each."""
+
+from __future__ import annotations
+
+from encamp.model.batch import BatchSettings
+
+HEAD = "# Made by 'encamp batch install' from batch.yaml. Change that, and run it again."
+COLUMNS = "# environment\tqueue\tproject\tuser\tgroup"
+ANY, LEFT_ALONE = "-", "none"
+ALLOWED = "=environments"
+"""Begins the line with those that jobs may name."""
+
+
+def rules_text(settings: BatchSettings) -> str:
+    lines = [HEAD, COLUMNS]
+    if settings.environments:
+        lines.append("\t".join([ALLOWED, *settings.environments]))
+    for rule in settings.rules:
+        words = (rule.queue, rule.account, rule.user, rule.group)
+        lines.append("\t".join([rule.environment or LEFT_ALONE, *(word or ANY for word in words)]))
+    return "\n".join(lines) + "\n"

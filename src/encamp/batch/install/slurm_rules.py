@@ -1,0 +1,67 @@
+"""batch.yaml's rules as Slurm's `job_submit.lua` reads them: Lua, and numbers for names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from encamp.batch.install.names import gid_of, uid_of
+from encamp.model.batch import BatchSettings, Rule
+
+HEAD = "-- Made by 'encamp batch install' from batch.yaml. Change that, and run it again."
+
+Number = Callable[[str], int | None]
+
+
+def rules_text(
+    settings: BatchSettings,
+    starter: str,
+    *,
+    spank: bool = False,
+    uid: Number = uid_of,
+    gid: Number = gid_of,
+) -> str:
+    """`spank`: is the option --vmenv there, so that interactive jobs can have machines, too?"""
+    allowed = [f"{_key(name)} = true" for name in settings.environments]
+    lines = [
+        HEAD,
+        "return {",
+        f"   system = {_quoted(settings.system)},",
+        f"   starter = {_quoted(starter)},",
+        f"   features = {str(settings.features).lower()},",
+        f"   spank = {str(spank).lower()},",
+        *([f"   environments = {{ {', '.join(allowed)} }},"] if allowed else []),
+        "   rules = {",
+        *(f"      {_rule(rule, uid, gid)}," for rule in settings.rules),
+        "   },",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rule(rule: Rule, uid: Number, gid: Number) -> str:
+    words = {
+        "environment": rule.environment,
+        "queue": rule.queue or None,
+        "account": rule.account or None,
+        "user": rule.user or None,
+        "group": rule.group or None,
+    }
+    parts = [f"{name} = {_quoted(word)}" for name, word in words.items() if word is not None]
+    numbers = {
+        "uid": uid(rule.user) if rule.user else None,
+        "gid": gid(rule.group) if rule.group else None,
+    }
+    parts += [f"{name} = {number}" for name, number in numbers.items() if number is not None]
+    return "{ " + ", ".join(parts) + " }"
+
+
+def _key(name: str) -> str:
+    return f"[{_quoted(name)}]"
+
+
+def _quoted(text: str) -> str:
+    """What needs no escaping: everything else has been refused where it was read."""
+    assert '"' not in text
+    assert "\\" not in text
+    assert "\n" not in text
+    return f'"{text}"'

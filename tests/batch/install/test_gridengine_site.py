@@ -1,0 +1,159 @@
+"""`encamp batch install gridengine` on a real Grid Engine: what jobs become, and that nothing stays
+of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from encamp.batch.gridengine.site import GridEngineSite
+from tests.batch.install.conftest import snapshot
+from tests.conftest import ENCAMP
+
+pytestmark = [
+    pytest.mark.site,
+    pytest.mark.skipif(os.geteuid() != 0, reason="a private Grid Engine needs root"),
+]
+
+LOOKS = (("-sc",), ("-sconf",), ("-sq", "main.q"), ("-sh",), ("-ss",), ("-ssconf",))
+
+
+class Site:
+    """A private Grid Engine, and where Encamp's files go that are installed for it."""
+
+    def __init__(self, gridengine: GridEngineSite, directory: Path) -> None:
+        self.gridengine = gridengine
+        self.directory = directory
+        self.configuration = directory / "etc"
+        self.prefix = directory / "lib"
+        self.configuration.mkdir()
+
+    def looks(self) -> list[object]:
+        """Everything that could be changed."""
+        said = [self.qconf(*words).stdout for words in LOOKS]
+        return [*said, self.qconf("-scall", check=False).stdout, snapshot(self.directory)]
+
+    def qconf(self, *words: str, check: bool = True) -> CompletedProcess[str]:
+        return self.gridengine.run(["qconf", *words], check=check)
+
+    def encamp(self, *words: str, check: bool = True) -> CompletedProcess[str]:
+        variables = {"ENCAMP_SITE_CONFIG": str(self.configuration)}
+        return self.gridengine.run([ENCAMP, "batch", *words], variables=variables, check=check)
+
+    def install(self) -> str:
+        done = self.encamp("install", "gridengine", f"--prefix={self.prefix}", "--yes")
+        return done.stdout + done.stderr
+
+    def variables_of(self, *words: str) -> str:
+        """What a job is told by variables; it waits for ever and is taken out again."""
+        command = ["qsub", "-terse", "-h", "-b", "y", *words, "/bin/true"]
+        done = self.gridengine.run_as("nobody", command, directory="/tmp")
+        number = done.stdout.split()[-1]
+        try:
+            said = self.gridengine.run(["qstat", "-j", number]).stdout
+        finally:
+            self.gridengine.run(["qdel", number])
+        return next((line for line in said.splitlines() if line.startswith("env_list")), "")
+
+
+@pytest.fixture(scope="module")
+def gridengine() -> Iterator[GridEngineSite]:
+    directory = Path(tempfile.mkdtemp(prefix="encamp-install-"))
+    directory.chmod(0o755)
+    try:
+        with GridEngineSite(directory, hosts=2) as site:
+            yield site
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def site(gridengine: GridEngineSite) -> Iterator[Site]:
+    directory = Path(tempfile.mkdtemp(prefix="encamp-"))
+    directory.chmod(0o755)
+    made = Site(gridengine, directory)
+    try:
+        yield made
+    finally:
+        if any(made.configuration.glob("batch-installed/*")):  # The test has failed.
+            made.encamp("uninstall", "--yes", "--forget", check=False)
+        shutil.rmtree(directory)
+
+
+def test_jobs_that_name_an_environment_get_the_variable_until_it_is_undone(site: Site) -> None:
+    site.qconf("-ds", "node2")
+    before = site.looks()
+    site.install()
+    queue = site.qconf("-sq", "main.q").stdout
+    assert f"{site.prefix}/encamp-starter" in queue
+    assert "node2" in site.qconf("-ss").stdout.split()
+    assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of("-l", "env=mini")
+    assert "ENCAMP_ENVIRONMENT=mini" not in site.variables_of()
+    assert site.install().startswith("Nothing to change")
+    # Hosts that are closed at the time are opened, since nobody would do so afterwards.
+    site.qconf("-mattr", "queue", "calendar", "encamp", "main.q@node1")
+    site.qconf("-mattr", "exechost", "complex_values", "bait=full", "node2")
+    site.encamp("uninstall", "--yes")
+    assert site.looks() == before
+    assert "ENCAMP_ENVIRONMENT" not in site.variables_of()
+    site.qconf("-as", "node2")
+
+
+def test_rules_give_jobs_an_environment(site: Site) -> None:
+    settings = site.configuration / "batch.yaml"
+    settings.write_text(
+        "system: gridengine\nrules: [{user: nobody, environment: mini}]\nenvironments: [mini]\n"
+    )
+    site.install()
+    assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of()
+    command = ["qsub", "-h", "-l", "env=maxi", "-b", "y", "/bin/true"]
+    refused = site.gridengine.run_as("nobody", command, directory="/tmp", check=False)
+    assert refused.returncode != 0
+    assert "maxi" in refused.stdout + refused.stderr
+    site.encamp("uninstall", "--yes")
+
+
+CUT_SHORT = """
+import os, signal, sys
+from encamp.batch.install import planning, recording
+
+def tell(change):
+    if change.key.startswith("object configuration"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+plan = planning.plan(planning.Asked(system="gridengine", prefix=sys.argv[1]))
+recording.install(plan, tell)
+"""
+
+
+def test_an_installation_that_was_killed_is_undone(site: Site) -> None:
+    before = site.looks()
+    done = site.gridengine.run(
+        [sys.executable, "-c", CUT_SHORT, site.prefix],
+        variables={"ENCAMP_SITE_CONFIG": str(site.configuration)},
+        check=False,
+    )
+    assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
+    assert "RESTRING" in site.qconf("-sc").stdout.partition("\nenv ")[2], "half of it is done"
+    site.encamp("uninstall", "--yes")
+    assert site.looks() == before
+
+
+def test_a_queue_that_others_have_changed_since_is_left_and_told(site: Site) -> None:
+    site.install()
+    site.qconf("-rattr", "queue", "starter_method", "/opt/theirs", "main.q")
+    done = site.encamp("uninstall", "--yes", check=False)
+    assert done.returncode == 79
+    assert "starter_method of Grid Engine's queue 'main.q'" in done.stderr
+    assert "/opt/theirs" in site.qconf("-sq", "main.q").stdout
+    site.qconf("-rattr", "queue", "starter_method", "NONE", "main.q")
+    site.encamp("uninstall", "--yes")
+    assert not any(site.configuration.iterdir()), "nothing is known of it any more"

@@ -1,0 +1,303 @@
+"""What is planned, given what is there: nothing more than is needed, and nothing against a site's
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from encamp.batch.install import gridengine, slurm
+from encamp.batch.install.changes import Change, Edit, File, Installed, Object, Plan
+from encamp.batch.install.gridengine import CLOSED, COMPLEXES, Cell, GridEngineWanted
+from encamp.batch.install.gridengine_rules import rules_text as gridengine_rules
+from encamp.batch.install.showing import difference, headline
+from encamp.batch.install.slurm import SlurmWanted
+from encamp.batch.install.slurm_rules import rules_text as slurm_rules
+from encamp.batch.install.wanted import shipped
+from encamp.model.batch import BatchSettings, Rule
+from encamp.model.errors import Code, EncampError
+
+CONF = "/etc/slurm/slurm.conf"
+FILES = {
+    "/usr/lib/encamp/encamp-starter": shipped("encamp-starter"),
+    "/etc/encamp/batch.yaml": b"system: slurm\n",
+}
+
+
+def slurm_plan(files: Mapping[str, bytes], **changes: Any) -> Plan:
+    wanted = SlurmWanted(system="slurm", configuration="/etc/encamp", **changes)
+    return slurm.plan(wanted, {**FILES, **files}.get)
+
+
+def edits(plan: Plan) -> list[tuple[str, str, str]]:
+    return [
+        (change.path, change.removed, change.added)
+        for change in plan.changes
+        if isinstance(change, Edit)
+    ]
+
+
+def files(plan: Plan) -> dict[str, File]:
+    return {change.path: change for change in plan.changes if isinstance(change, File)}
+
+
+@pytest.mark.parametrize(
+    ("conf", "removed", "added"),
+    [
+        ("ClusterName=x\n", "", "JobSubmitPlugins=lua"),
+        (
+            "JobSubmitPlugins=partition\n",
+            "JobSubmitPlugins=partition",
+            "JobSubmitPlugins=partition,lua",
+        ),
+        (
+            "jobsubmitplugins = a, b # x\n",
+            "jobsubmitplugins = a, b # x",
+            "JobSubmitPlugins=a,b,lua",
+        ),
+    ],
+)
+def test_the_plugin_is_added_to_those_there_are(conf: str, removed: str, added: str) -> None:
+    plan = slurm_plan({CONF: conf.encode()})
+    assert edits(plan) == [(CONF, removed, added)]
+
+
+@pytest.mark.parametrize("value", ["lua", "partition,lua", "job_submit/lua"])
+def test_the_plugin_is_not_added_twice(value: str) -> None:
+    assert edits(slurm_plan({CONF: f"JobSubmitPlugins={value}\n".encode()})) == []
+
+
+def test_the_line_is_changed_in_the_file_where_it_is() -> None:
+    plan = slurm_plan(
+        {
+            CONF: b"Include /etc/slurm/plugins.conf\n",
+            "/etc/slurm/plugins.conf": b"JobSubmitPlugins=x\n",
+        }
+    )
+    assert edits(plan) == [
+        ("/etc/slurm/plugins.conf", "JobSubmitPlugins=x", "JobSubmitPlugins=x,lua")
+    ]
+
+
+def test_a_script_of_the_site_is_kept_aside_and_called() -> None:
+    own = {CONF: b"", "/etc/slurm/job_submit.lua": b"return slurm.SUCCESS\n"}
+    script = files(slurm_plan(own))["/etc/slurm/job_submit.lua"]
+    assert script.aside == "/etc/slurm/job_submit_site.lua"
+    assert b'"/etc/slurm/job_submit_site.lua"' in script.after
+    assert b'"/etc/slurm/encamp_rules.lua"' in script.after
+    assert b"@ENCAMP" not in slurm.script_text("/r", "")
+
+
+def test_a_script_of_ours_whose_record_is_lost_is_not_taken_for_the_sites_own() -> None:
+    ours = slurm.script_text("/etc/slurm/encamp_rules.lua", "")
+    old = ours.replace(b"LONGEST_LINE = 127", b"LONGEST_LINE = 126")
+    assert old != ours
+    script = files(slurm_plan({CONF: b"", "/etc/slurm/job_submit.lua": old}))
+    assert script["/etc/slurm/job_submit.lua"].aside == ""
+
+
+def test_two_scripts_of_the_site_are_not_sorted_out_by_us() -> None:
+    with pytest.raises(EncampError) as caught:
+        slurm_plan(
+            {
+                CONF: b"",
+                "/etc/slurm/job_submit.lua": b"-- one\n",
+                "/etc/slurm/job_submit_site.lua": b"-- another\n",
+            }
+        )
+    assert caught.value.code is Code.WRONG_STATE
+
+
+def test_settings_of_another_batch_system_are_not_overwritten() -> None:
+    with pytest.raises(EncampError) as caught:
+        slurm_plan({CONF: b"", "/etc/encamp/batch.yaml": b"system: gridengine\n"})
+    assert "is for 'gridengine', not for 'slurm'" in caught.value.sentence
+
+
+def test_without_slurm_the_hint_says_where_to_look() -> None:
+    with pytest.raises(EncampError) as caught:
+        slurm_plan({})
+    assert caught.value.code is Code.INPUT_MISSING
+    assert "SLURM_CONF" in caught.value.hint
+
+
+def test_a_node_needs_no_configuration_of_its_own() -> None:
+    assert slurm_plan({}, node=True).changes == ()
+
+
+def test_a_long_path_of_the_starter_is_told() -> None:
+    plan = slurm_plan({CONF: b""}, prefix="/opt/" + "x" * 60)
+    assert plan.warnings
+    assert slurm_plan({CONF: b""}).warnings == ()
+
+
+def test_rules_are_written_for_slurm() -> None:
+    settings = BatchSettings(
+        system="slurm",
+        rules=(
+            Rule(environment="mini", queue="long", user="alice", group="cms"),
+            Rule(environment="", account="ops", user="unknown"),
+        ),
+        environments=("mini", "debian-12.1"),
+        features=True,
+    )
+    first = 'environment = "mini", queue = "long", user = "alice", group = "cms"'
+    text = slurm_rules(settings, "/x", spank=True, uid={"alice": 7}.get, gid={"cms": 8}.get)
+    assert text.splitlines()[1:] == [
+        "return {",
+        '   system = "slurm",',
+        '   starter = "/x",',
+        "   features = true,",
+        "   spank = true,",
+        '   environments = { ["mini"] = true, ["debian-12.1"] = true },',
+        "   rules = {",
+        f"      {{ {first}, uid = 7, gid = 8 }},",
+        '      { environment = "", account = "ops", user = "unknown" },',
+        "   },",
+        "}",
+    ]
+
+
+# ── Grid Engine ──────────────────────────────────────────────────────────────────────────────────
+
+
+def cell(**changes: Any) -> Cell:
+    usual = Cell(
+        complexes="#name shortcut\nslots s INT <= YES YES 1 1000\n",
+        queues={
+            "long.q": {"starter_method": "NONE", "complex_values": "NONE"},
+            "short.q": {"starter_method": "NONE", "complex_values": "x=1"},
+        },
+        configuration={"jsv_url": "none"},
+        hosts=("n1", "n2"),
+        calendar="",
+        administrative=frozenset({"n1", "n2"}),
+        submit=frozenset({"n1"}),
+    )
+    return msgspec.structs.replace(usual, **changes)
+
+
+def gridengine_plan(found: Cell | None, former: Installed | None = None, **changes: Any) -> Plan:
+    wanted = GridEngineWanted(
+        system="gridengine", configuration="/etc/encamp", surroundings={}, **changes
+    )
+    files = {**FILES, "/etc/encamp/batch.yaml": b"system: gridengine\n"}
+    return gridengine.plan(wanted, files.get, found, former)
+
+
+def objects(plan: Plan) -> dict[tuple[str, str, str], tuple[str, str]]:
+    return {
+        (change.sort, change.name, change.attribute): (change.before, change.after)
+        for change in plan.changes
+        if isinstance(change, Object)
+    }
+
+
+STARTER = "/usr/lib/encamp/encamp-starter"
+URL = "script:/usr/lib/encamp/gridengine-jsv"
+
+
+def test_grid_engine_gets_what_it_lacks() -> None:
+    assert objects(gridengine_plan(cell())) == {
+        ("complex", "env", ""): ("", COMPLEXES[0]),
+        ("complex", "bait", ""): ("", COMPLEXES[1]),
+        ("calendar", "encamp", ""): ("", CLOSED),
+        ("submit host", "n2", ""): ("", "n2"),
+        ("configuration", "global", "jsv_url"): ("none", URL),
+        ("queue", "long.q", "complex_values"): ("NONE", "env=any"),
+        ("queue", "long.q", "starter_method"): ("NONE", STARTER),
+        ("queue", "short.q", "complex_values"): ("x=1", "env=any,x=1"),
+        ("queue", "short.q", "starter_method"): ("NONE", STARTER),
+    }
+
+
+def test_only_chosen_queues_are_changed() -> None:
+    plan = gridengine_plan(cell(), queues=("short.q",))
+    assert {name for sort, name, _ in objects(plan) if sort == "queue"} == {"short.q"}
+    with pytest.raises(EncampError) as caught:
+        gridengine_plan(cell(), queues=("nosuch.q",))
+    assert "long.q, short.q" in caught.value.hint
+
+
+def test_hosts_that_need_the_starter_first_are_named() -> None:
+    assert "n1, n2" in gridengine_plan(cell()).warnings[0]
+
+
+def test_a_cell_that_is_set_up_is_left_alone() -> None:
+    done = cell(
+        complexes="\n".join(COMPLEXES),
+        queues={"long.q": {"starter_method": STARTER, "complex_values": "x=1,env=any"}},
+        configuration={"jsv_url": URL},
+        calendar=CLOSED,
+        submit=frozenset({"n1", "n2"}),
+    )
+    assert objects(gridengine_plan(done)) == {}
+
+
+def test_a_verifier_of_the_site_is_called_by_ours() -> None:
+    plan = gridengine_plan(cell(configuration={"jsv_url": "script:/opt/site/jsv.pl"}))
+    assert b"site_jsv='/opt/site/jsv.pl'" in files(plan)["/usr/lib/encamp/gridengine-jsv"].after
+
+
+def test_a_verifier_of_the_site_stays_known_when_installed_again() -> None:
+    first = gridengine_plan(cell(configuration={"jsv_url": "/opt/site/jsv.pl"}))
+    former = Installed(system="gridengine", version="1", when=0.0, changes=first.changes)
+    again = gridengine_plan(cell(configuration={"jsv_url": URL}), former)
+    assert b"site_jsv='/opt/site/jsv.pl'" in files(again)["/usr/lib/encamp/gridengine-jsv"].after
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"complexes": "env e INT <= YES YES 0 0\n"}, "There is a complex 'env' already"),
+        ({"calendar": "year NONE\nweek NONE"}, "There is a calendar 'encamp' already"),
+        ({"configuration": {"jsv_url": "tcl:u@/opt/jsv"}}, "cannot be called by another one"),
+        (
+            {"queues": {"a.q": {"starter_method": "/opt/starter"}}},
+            "Queue 'a.q' has a starter_method of its own: /opt/starter",
+        ),
+    ],
+)
+def test_what_is_the_sites_own_is_not_overwritten(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(EncampError) as caught:
+        gridengine_plan(cell(**changes))
+    assert caught.value.code is Code.WRONG_STATE
+    assert said in caught.value.sentence
+
+
+def test_an_execution_host_needs_only_files() -> None:
+    assert gridengine_plan(None).changes == ()
+
+
+def test_rules_are_written_for_grid_engine() -> None:
+    settings = BatchSettings(
+        system="gridengine",
+        rules=(Rule(environment="mini", queue="long.q"), Rule(environment="", user="ops")),
+        environments=("mini", "x"),
+    )
+    lines = gridengine_rules(settings).splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
+        "=environments\tmini\tx",
+        "mini\tlong.q\t-\t-\t-",
+        "none\t-\t-\tops\t-",
+    ]
+
+
+def shown(change: Change) -> str:
+    return "\n".join(difference(change, {"/x": b"a\nb\n"}.get))
+
+
+def test_changes_are_shown_as_differences() -> None:
+    assert shown(File(path="/y", after=b"\0")) == "+ new file /y (1 B, mode 0644)"
+    assert shown(File(path="/x", after=b"a\nc\n")).splitlines()[2:] == [
+        "@@ -1,2 +1,2 @@",
+        " a",
+        "-b",
+        "+c",
+    ]
+    change = Object(sort="queue", name="a.q", attribute="starter_method", before="NONE", after="/s")
+    assert headline(change) == "starter_method of Grid Engine's queue 'a.q'"
+    assert shown(change).splitlines()[2:] == ["-starter_method NONE", "+starter_method /s"]

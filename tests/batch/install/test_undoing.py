@@ -1,0 +1,248 @@
+"""What an installation changes is undone exactly: whenever it was cut short, and whatever others
+have done in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from encamp.batch.install import applying, recording
+from encamp.batch.install.changes import Change, State
+from encamp.model.errors import Code, EncampError
+from tests.batch.install.conftest import Host, nothing_told
+
+CONF = """\
+ClusterName=x
+JobSubmitPlugins=partition
+# the end, without a new line"""
+OWN_SCRIPT = "function slurm_job_submit() return slurm.SUCCESS end\nreturn slurm.SUCCESS\n"
+
+
+@pytest.fixture
+def prepared(host: Host) -> Host:
+    host.write("slurm.conf", CONF, 0o640)
+    os.chown(host.conf, 7, 8)
+    host.write("job_submit.lua", OWN_SCRIPT, 0o600)
+    return host
+
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root sets a batch system up")
+
+
+def test_all_is_as_before_after_it_was_undone(prepared: Host) -> None:
+    before = prepared.snapshot()
+    prepared.install()
+    assert prepared.snapshot() != before
+    assert prepared.uninstall() == []
+    assert prepared.snapshot() == before
+
+
+def test_a_second_installation_changes_nothing(prepared: Host) -> None:
+    prepared.install()
+    after = prepared.snapshot()
+    assert prepared.plan().changes == ()
+    prepared.install()
+    assert {
+        path: entry for path, entry in prepared.snapshot().items() if "installed" not in path
+    } == {path: entry for path, entry in after.items() if "installed" not in path}
+
+
+def test_installed_twice_with_other_rules_it_is_undone_to_the_first_state(prepared: Host) -> None:
+    before = prepared.snapshot()
+    prepared.install()
+    settings = prepared.site / "batch.yaml"
+    settings.write_text("system: slurm\nrules: [{queue: long, environment: mini}]\n")
+    plan = prepared.install()
+    assert [type(change).__name__ for change in plan.changes] == ["File"]
+    assert prepared.uninstall() == []
+    assert settings.exists(), "batch.yaml is the administrator's now"
+    settings.unlink()
+    assert prepared.snapshot() == before
+
+
+def test_lines_that_others_have_added_since_stay(prepared: Host) -> None:
+    prepared.install()
+    prepared.conf.write_text(prepared.conf.read_text() + "\nNodeName=n9\n")
+    assert prepared.uninstall() == []
+    assert prepared.conf.read_text() == CONF + "\nNodeName=n9\n"
+
+
+def test_a_line_that_others_have_changed_since_is_left_and_told(prepared: Host) -> None:
+    prepared.install()
+    text = prepared.conf.read_text().replace("partition,lua", "partition,lua,throttle")
+    prepared.conf.write_text(text)
+    kept = prepared.uninstall()
+    assert [(each.change.key, each.reason) for each in kept] == [
+        (
+            f"line {prepared.conf} JobSubmitPlugins=partition,lua",
+            "somebody else has changed it since",
+        )
+    ]
+    assert prepared.conf.read_text() == text
+    assert not prepared.prefix.exists(), "the rest is undone"
+    assert (prepared.slurm / "job_submit.lua").read_text() == OWN_SCRIPT
+    assert prepared.uninstall() == kept, "it is still known"
+    prepared.uninstall(forget=True)
+    assert recording.all_installed() == []
+
+
+def test_what_others_have_put_in_place_of_ours_is_not_overwritten(prepared: Host) -> None:
+    prepared.install()
+    script = prepared.slurm / "job_submit.lua"
+    script.unlink()
+    script.write_text("return slurm.SUCCESS -- from configuration management\n")
+    with pytest.raises(EncampError) as refused:
+        prepared.install()
+    assert refused.value.code is Code.WRONG_STATE
+    kept = prepared.uninstall()
+    assert [each.change.key for each in kept] == [f"file {script}"]
+    assert script.read_text().endswith("configuration management\n")
+    assert (prepared.slurm / "job_submit_site.lua").read_text() == OWN_SCRIPT
+
+
+def test_what_a_site_changes_in_its_own_script_survives(prepared: Host) -> None:
+    prepared.install()
+    (prepared.slurm / "job_submit_site.lua").write_text("-- newer\n")
+    assert prepared.uninstall() == []
+    assert (prepared.slurm / "job_submit.lua").read_text() == "-- newer\n"
+    assert not (prepared.slurm / "job_submit_site.lua").exists()
+
+
+def test_a_directory_that_others_use_stays(prepared: Host) -> None:
+    prepared.install()
+    (prepared.prefix / "theirs").touch()
+    assert prepared.uninstall() == []
+    assert [path.name for path in prepared.prefix.iterdir()] == ["theirs"]
+
+
+def test_a_link_to_the_configuration_stays_one(prepared: Host) -> None:
+    real = prepared.directory / "shared.conf"
+    prepared.conf.rename(real)
+    prepared.conf.symlink_to(real)
+    before = prepared.snapshot()
+    prepared.install()
+    assert prepared.conf.is_symlink()
+    assert "JobSubmitPlugins=partition,lua" in real.read_text()
+    prepared.uninstall()
+    assert prepared.snapshot() == before
+
+
+def test_a_directory_for_settings_that_was_not_there_goes_again(prepared: Host) -> None:
+    prepared.site.rmdir()
+    before = prepared.snapshot()
+    prepared.install()
+    assert (prepared.site / "batch.yaml").exists()
+    assert prepared.uninstall() == []
+    assert prepared.snapshot() == before
+
+
+def test_a_place_that_cannot_be_written_is_told(prepared: Host) -> None:
+    before = prepared.snapshot()
+    prepared.prefix.parent.symlink_to("/proc/nowhere")
+    with pytest.raises(EncampError) as caught:
+        prepared.install()
+    assert "encamp batch uninstall" in caught.value.hint
+    prepared.uninstall()
+    prepared.prefix.parent.unlink()
+    assert prepared.snapshot() == before
+
+
+def test_a_controller_without_the_plugin_is_warned_of(prepared: Host) -> None:
+    plugins = prepared.directory / "plugins"
+    plugins.mkdir()
+    prepared.conf.write_text(f"{CONF}\nPluginDir={plugins}:/nowhere\n")
+    assert "slurm-wlm-basic-plugins" in prepared.plan().warnings[0]
+    (plugins / "job_submit_lua.so").touch()
+    assert not any("slurm-wlm-basic-plugins" in each for each in prepared.plan().warnings)
+
+
+def killed(act: Callable[[], object], *, at: str, number: int) -> bool:
+    """Do something in a process that is killed on the spot when a function is called so many times;
+    False: it was not called as often."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _die_at(at, number)
+            act()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WIFSIGNALED(status)
+
+
+def _die_at(at: str, number: int) -> None:
+    """The function is about to be called for the last time."""
+    owner: object = Path if at == "replace" else os
+    real = getattr(owner, at)
+    calls = 0
+
+    def deadly(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **options)
+
+    setattr(owner, at, deadly)
+
+
+@pytest.mark.parametrize("at", ["replace", "link", "fsync"])
+def test_an_installation_that_was_killed_is_undone(prepared: Host, at: str) -> None:
+    before = prepared.snapshot()
+    plan = prepared.plan()
+    deaths = 0
+    while killed(lambda: recording.install(plan, nothing_told), at=at, number=deaths + 1):
+        deaths += 1
+        if recording.all_installed():
+            assert prepared.uninstall() == []
+        settle(prepared)
+        assert prepared.snapshot() == before, f"killed at call {deaths} of {at}"
+    assert deaths >= (1 if at == "link" else 5)
+    assert prepared.uninstall() == []
+    assert prepared.snapshot() == before
+
+
+@pytest.mark.parametrize("at", ["replace", "fsync", "rmdir"])
+def test_undoing_that_was_killed_is_finished_by_the_next(prepared: Host, at: str) -> None:
+    before = prepared.snapshot()
+    deaths = 0
+    while True:
+        prepared.install()
+        if not killed(prepared.uninstall, at=at, number=deaths + 1):
+            break
+        deaths += 1
+        if recording.all_installed():
+            assert prepared.uninstall() == []
+        settle(prepared)
+        assert prepared.snapshot() == before, f"killed at call {deaths} of {at}"
+    assert deaths >= 1
+    assert prepared.snapshot() == before
+
+
+def settle(host: Host) -> None:
+    """A call that died before it wrote anything down leaves at most its own empty directory, which
+    the next call uses."""
+    left = recording.directory()
+    if left.is_dir():
+        for path in left.iterdir():
+            assert path.name.endswith(applying.UNFINISHED)
+            path.unlink()
+        left.rmdir()
+
+
+def test_changes_are_told_before_they_are_made(prepared: Host) -> None:
+    told: list[str] = []
+
+    def tell(change: Change) -> None:
+        assert applying.state(recording_of(change)) is State.BEFORE
+        told.append(change.key)
+
+    def recording_of(change: Change) -> Change:
+        return next(each for each in prepared.recorded().changes if each.key == change.key)
+
+    recording.install(prepared.plan(), tell)
+    assert f"file {prepared.slurm}/job_submit.lua" in told

@@ -1,0 +1,81 @@
+"""`encamp batch check`, and what is said on a host that has no batch system."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ENCAMP
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root chooses the site's files")
+
+
+def encamp(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ENCAMP, "batch", *words],
+        env={**os.environ, "ENCAMP_SITE_CONFIG": str(site)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write(site: Path, text: str) -> Path:
+    path = site / "batch.yaml"
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+def test_what_is_in_effect_is_shown(tmp_path: Path) -> None:
+    write(tmp_path, "system: slurm\nrules: [{queue: long, user: alice, environment: mini}]\n")
+    done = encamp(tmp_path, "check")
+    assert done.returncode == 0, done.stderr
+    assert "queue long and user alice: mini" in done.stdout
+    assert "512 MiB of memory or 1 GiB of disk" in done.stdout
+    shown = json.loads(encamp(tmp_path, "check", "--json").stdout)
+    assert (shown["shares"], shown["tries"]) == (["/home"], 3)
+
+
+def test_mistakes_are_told_with_their_places(tmp_path: Path) -> None:
+    path = write(tmp_path, "system: slurm\ntires: 3\n")
+    done = encamp(tmp_path, "check")
+    assert done.returncode == 78
+    assert f"{path}:2:1: there is no attribute 'tires'" in done.stderr
+    assert "did you mean 'tries'?" in done.stderr
+
+
+def test_a_draft_is_checked_wherever_it_is(tmp_path: Path) -> None:
+    draft = tmp_path / "draft.yaml"
+    draft.write_text("system: slurm\nrules: [{environment: nosuch}]\n")
+    done = encamp(tmp_path, "check", str(draft))
+    assert done.returncode == 0
+    assert "No environment 'nosuch' is described on this host" in done.stderr
+    assert encamp(tmp_path, "check", str(tmp_path / "none.yaml")).returncode == 66
+
+
+def test_an_unknown_batch_system_is_told_with_those_that_are_known(tmp_path: Path) -> None:
+    write(tmp_path, "system: slrum\n")
+    done = encamp(tmp_path, "check")
+    assert done.returncode == 78
+    assert "Did you mean 'slurm'?" in done.stderr
+    assert encamp(tmp_path, "install", "lsf").returncode == 78
+
+
+@pytest.mark.parametrize("words", ["check", "status", "open", "close"])
+def test_without_a_batch_system_it_says_how_to_get_one(tmp_path: Path, words: str) -> None:
+    done = encamp(tmp_path, words)
+    assert done.returncode == 78
+    assert "encamp batch install" in done.stderr
+
+
+def test_nothing_can_be_undone_where_nothing_was_done(tmp_path: Path) -> None:
+    done = encamp(tmp_path, "uninstall", "--yes")
+    assert done.returncode == 79
+    assert str(tmp_path / "batch-installed") in done.stderr
+    assert list(tmp_path.iterdir()) == []
