@@ -41,6 +41,15 @@ PACKAGES = {
     "unshare": "util-linux",
     "setpriv": "util-linux",
     "prlimit": "util-linux",
+    "qconf": "gridengine-client",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "munged": "munge",
+    "nsenter": "util-linux",
+    "sinfo": "slurm-client",
+    "scontrol": "slurm-client",
+    "squeue": "slurm-client",
+    "pbsnodes": "slurm-wlm-torque",
 }
 """Debian's package for each program Encamp calls."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -18,6 +18,7 @@ from encamp.bus.messages import (
     Execute,
     FromAgent,
     Hello,
+    JobsWanted,
     News,
     Query,
     Report,
@@ -26,6 +27,7 @@ from encamp.bus.messages import (
     decode_from_agent,
     encode,
 )
+from encamp.model.batch_record import BatchRecord
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, State
@@ -60,6 +62,9 @@ class Played:
         self.seen: tuple[Machine, ...] = ()
         """those that it has seen there."""
         self.untold: tuple[CommandNews, ...] = ()
+        self.came: tuple[BatchRecord, ...] = ()
+        """Jobs of a batch system."""
+        self.wanted: list[JobsWanted] = []
         self.clock = 0.0
         """Seconds that the manager's clock is ahead of ours."""
 
@@ -95,6 +100,10 @@ class Played:
 
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         return {name: Reading("fresh") for name in properties or self.known}
+
+    async def jobs(self, wanted: JobsWanted) -> Sequence[BatchRecord]:
+        self.wanted.append(wanted)
+        return self.came
 
     async def take(self, message: Message) -> bytes | None:
         said = decode_from_agent(message.body)
@@ -233,3 +242,44 @@ async def test_nobody_but_the_manager_has_a_say() -> None:
         with pytest.raises(EncampError) as refused:
             await conversation.take(Message("node2", encode(Query(id="q"))))
         assert refused.value.code is Code.NOT_PERMITTED
+
+
+def came(number: int, reason: str = "") -> BatchRecord:
+    return BatchRecord(
+        key=str(number),
+        system="slurm",
+        id=str(number),
+        uid=1000,
+        user="alice",
+        environment="mini",
+        host="node1",
+        came=1.0,
+        reason=reason,
+    )
+
+
+async def test_jobs_of_a_batch_system_are_told_to_who_asks_for_them() -> None:
+    host = Played()
+    host.came = (came(17), came(18))
+    async with talking(host) as conversation:
+        await host.until(1)
+        wanted = JobsWanted(user="alice", last=5)
+        query = encode(Query(id="q", jobs=wanted))
+        await conversation.take(Message(sender=MANAGER, body=query))
+        report = (await host.until(2))[1]
+    assert isinstance(report, Report)
+    assert (report.query, report.jobs, report.readings) == ("q", host.came, {})
+    assert host.wanted == [wanted]
+
+
+async def test_of_more_jobs_than_fit_the_latest_are_told() -> None:
+    host = Played()
+    host.came = tuple(came(number, "x" * 2000) for number in range(1000))
+    async with talking(host) as conversation:
+        await host.until(1)
+        query = encode(Query(id="q", jobs=JobsWanted(last=1000)))
+        await conversation.take(Message(sender=MANAGER, body=query))
+        report = (await host.until(2))[1]
+    assert isinstance(report, Report)
+    assert 100 < len(report.jobs) < 1000
+    assert report.jobs == host.came[: len(report.jobs)]

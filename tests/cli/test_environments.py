@@ -55,7 +55,8 @@ def test_environments_are_listed_with_their_files(desk: Desk) -> None:
     desk.write("mine: {extends: mini, cpus: 3, summary: My own}")
     printed, said = desk.env("ls")
     rows = {line.split()[0]: line for line in printed.splitlines()[2:]}
-    assert list(rows) == ["mini", "debian12", "debian11", "debian13", "scientific", "mine"]
+    shipped = ["mini", "debian12", "debian11", "debian13", "scientific"]
+    assert list(rows) == [*shipped, "slurm-node", "gridengine-node", "mine"]
     assert "(shipped)" in rows["mini"]
     assert "./environments.yaml" in rows["mine"]
     assert "3 cpu, 128 MiB" in rows["mine"]

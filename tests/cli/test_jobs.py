@@ -173,7 +173,7 @@ def test_what_has_no_name_is_nothing(queue: Queue, ask: Ask, words: tuple[str, .
         (("--memory", "9" * 30 + "G"), "more than there is anywhere"),
         (("--memory", "9" * 400), "more than there is anywhere"),
         (("--cpus", "9" * 30), "A number is larger than anything that can be sent"),
-        (("--network", "bridge"), "no network 'bridge'"),
+        (("--network", "carrier"), "no network 'carrier'"),
         (("-w", "here"), "not an absolute path"),
     ],
 )

@@ -105,5 +105,5 @@ def test_relative_working_directory_is_refused() -> None:
 
 
 def test_unknown_network_is_refused_with_those_there_are() -> None:
-    with pytest.raises(EncampError, match="none, user"):
-        machine_request("mini", None, None, None, None, None, "bridge", False, None)
+    with pytest.raises(EncampError, match="none, user, bridge"):
+        machine_request("mini", None, None, None, None, None, "carrier", False, None)

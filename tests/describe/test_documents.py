@@ -10,6 +10,7 @@ import pytest
 from encamp.agent.commands.offers import plugins
 from encamp.agent.properties.finding import Plugins
 from encamp.core.kinds import schema_of
+from encamp.describe.batch_file import read_batch_settings
 from encamp.describe.command_files import read_command_settings
 from encamp.describe.environments import shipped_library
 from encamp.describe.manual import PLACE, TABLES, updated
@@ -35,6 +36,7 @@ SITES_FILES: dict[str, Callable[[list[tuple[Source, bytes]]], object]] = {
     "settings.yaml": read_settings,
     "commands.yaml": read_command_settings,
     "site.yaml": lambda files: read_site(*files[0]),
+    "batch.yaml": lambda files: read_batch_settings(*files[0]),
     "triggers.yaml": lambda files: read_triggers(
         files,
         schema_of(shipped_properties(), ["workers"]),

@@ -96,8 +96,8 @@ from tests.describe.describing import library, mistakes
             ),
         ),
         (
-            "it:\n  image: x\n  network: bridge\n",
-            "0.yaml:3:12: one of none, user is expected here, not 'bridge'",
+            "it:\n  image: x\n  network: moon\n",
+            "0.yaml:3:12: one of none, user, bridge is expected here, not 'moon'",
         ),
         (
             "it:\n  image: x\n  ready: {timeout: soon}\n",

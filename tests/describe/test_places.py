@@ -45,7 +45,8 @@ def test_files_add_to_one_another_in_order(host: Host) -> None:
 
 
 def test_shipped_environments_are_there_without_any_file(host: Host) -> None:
-    assert list(all_environments()) == ["mini", "debian12", "debian11", "debian13", "scientific"]
+    shipped = ["mini", "debian12", "debian11", "debian13", "scientific"]
+    assert list(all_environments()) == [*shipped, "slurm-node", "gridengine-node"]
 
 
 def test_file_that_is_at_two_places_is_read_once(

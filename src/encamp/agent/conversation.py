@@ -68,7 +68,7 @@ class Conversation:
         return None
 
     def _query(self, query: Query) -> None:
-        if not query.fresh and not query.within:
+        if not query.fresh and not query.within and query.jobs is None:
             self._answer(query)
             return
         if len(self._queries) >= QUERIES:
@@ -84,7 +84,9 @@ class Conversation:
     async def _read(self, query: Query) -> None:
         if query.within:
             await asyncio.sleep(random.uniform(0, query.within))
-        if query.fresh:
+        if query.jobs is not None:
+            self.teller.answer_jobs(query.id, await self._facts.jobs(query.jobs))
+        elif query.fresh:
             self.teller.answer(query.id, await self._facts.read(query.properties))
         else:
             self._answer(query)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from encamp import __version__
 from encamp.agent import owners
+from encamp.agent.bait.serving import Serving, trouble_of, wanted_bait
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.conversation import Conversation
 from encamp.agent.meeting.point import MeetingPoint
@@ -23,8 +24,10 @@ from encamp.agent.properties.reader import Reader
 from encamp.agent.telling import Teller
 from encamp.agent.watching import MachineWatch
 from encamp.bus.bus import Bus, Handler
-from encamp.bus.messages import Claim, CommandNews, Execute, Hello
+from encamp.bus.messages import Claim, CommandNews, Execute, Hello, JobsWanted
 from encamp.home import Home
+from encamp.model.batch import BatchSettings
+from encamp.model.batch_record import BatchRecord
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import NAME
 from encamp.model.machine import Machine
@@ -36,6 +39,9 @@ log = logging.getLogger(__name__)
 FIRST_READING = 3.0
 """Seconds that properties have to be read before the host is introduced."""
 
+NODES_EVERY = 5.0
+"""Seconds between two looks at whether there is a worker node."""
+
 Opening = Callable[[str, Sequence[str], Handler], Bus]
 """Opens the bus under a name, in groups."""
 
@@ -46,14 +52,15 @@ class Agent:
         home: Home,
         name: str,
         groups: Sequence[str],
-        opening: Opening,
+        opening: Opening | None,
         definitions: Sequence[PropertyDefinition],
         plugins: Plugins,
         trouble: str = "",
         *,
         site: Site | None = None,
     ) -> None:
-        """`trouble`: what is wrong with the definitions of properties, if something is."""
+        """`opening`: None if there is no site, and nobody to tell anything. `trouble`: what is
+        wrong with the definitions of properties, if something is."""
         check_name(name)
         self.name = name
         self._home = home
@@ -66,6 +73,8 @@ class Agent:
         self._commands = Commands(home, news=self._commands_changed)
         self._offered = self._commands.definitions
         self._trouble = trouble
+        self._bait = Serving(home, self._commands, name)
+        self._bait_trouble = ""
         self._site = site or Site()
         self._meetings: MeetingPoint | None = None
         self._teller: Teller | None = None
@@ -77,12 +86,23 @@ class Agent:
         """Until cancelled, or until the bus will not have us."""
         self._loop = asyncio.get_running_loop()
         self._home_id = home_id(self._home.prepare())
+        settings = self._bait_settings()
         point = MeetingPoint(self._home, self.name, self._home_id, self._site)
-        async with self._commands, point:
+        async with self._commands, self._bait:
+            # Jobs of the batch system need no manager.
+            await self._bait.begin(settings)
+            async with asyncio.TaskGroup() as watching:
+                watching.create_task(self._watch.run())
+                watching.create_task(self._look_after_nodes())
+                if self._opening is not None:
+                    await self._join(self._opening, point)
+
+    async def _join(self, opening: Opening, point: MeetingPoint) -> None:
+        async with point:
             self._meetings = point
             self._offered = self._commands.definitions
             conversation = Conversation(self.name, self._instance, self, Obedience(self._home))
-            bus = self._opening(self.name, (EVERYBODY, *self._groups), conversation.take)
+            bus = opening(self.name, (EVERYBODY, *self._groups), conversation.take)
             async with bus, asyncio.TaskGroup() as tasks:
                 # What is there at first is told with the hello.
                 await asyncio.to_thread(self._watch.look, agree=True)
@@ -91,11 +111,43 @@ class Agent:
                 if ticking := self._reader.ticking:
                     first = tasks.create_task(self._reader.read(ticking))
                     await asyncio.wait([first], timeout=FIRST_READING)
-                for work in (self._reader.run(), self._watch.run(), conversation.run(bus)):
+                for work in (self._reader.run(), conversation.run(bus)):
                     tasks.create_task(work)
                 tasks.create_task(self._until_ended(bus))
                 await conversation.teller.welcomed.wait()
                 self.joined.set()
+
+    def _bait_settings(self) -> BatchSettings | None:
+        """A mistake in them keeps the host from being a bait, and from nothing else; but without a
+        site it would be good for nothing."""
+        try:
+            return wanted_bait()
+        except EncampError as error:
+            if self._opening is None:
+                raise
+            self._bait_in_trouble(error)
+            return None
+
+    async def _reload_bait(self) -> None:
+        try:
+            await self._bait.change(await asyncio.to_thread(wanted_bait))
+            self._bait_trouble = ""
+        except EncampError as error:
+            self._bait_in_trouble(error)
+
+    def _bait_in_trouble(self, error: EncampError) -> None:
+        self._bait_trouble = trouble_of(error, self._bait.settings)
+        log.warning("%s\n%s\n%s", self._bait_trouble, error.hint, error.detail)
+
+    async def _look_after_nodes(self) -> None:
+        """What that takes is brought along when there is a worker node, and not before."""
+        while self._bait.settings is None or not any(
+            machine.node is not None for machine in self._watch.machines
+        ):
+            await asyncio.sleep(NODES_EVERY)
+        from encamp.agent.nodes.keeping import Nodes
+
+        await Nodes(self._home).run()
 
     async def _until_ended(self, bus: Bus) -> None:
         raise await bus.ended()
@@ -104,7 +156,8 @@ class Agent:
         self, definitions: Sequence[PropertyDefinition] | None, trouble: str = ""
     ) -> None:
         """Read these properties from now on (None: as before, since there is trouble with them),
-        and offer the commands that are listed now."""
+        offer the commands that are listed now, and take jobs of the batch system by the settings
+        that are written now."""
         self._trouble = trouble
         if self._teller is not None:
             # Before anything is reported that the manager has not heard of.
@@ -112,6 +165,7 @@ class Agent:
         if definitions is not None:
             self._reader.replace(definitions)
         await self._commands.reload()
+        await self._reload_bait()
         if self._teller is not None:
             self._teller.hello()
 
@@ -133,6 +187,18 @@ class Agent:
         known = {definition.name for definition in self._reader.definitions}
         wanted = known.intersection(properties) if properties else known
         return await self._reader.read(wanted) if wanted else {}
+
+    async def jobs(self, wanted: JobsWanted) -> Sequence[BatchRecord]:
+        from encamp.agent.bait.records import found
+
+        return await asyncio.to_thread(
+            found,
+            self._home,
+            user=wanted.user,
+            id=wanted.id,
+            last=wanted.last,
+            under_way=wanted.under_way,
+        )
 
     # ── what there is to tell ────────────────────────────────────────────────────────────────────
 
@@ -156,7 +222,8 @@ class Agent:
     def _troubles(self) -> tuple[str, ...]:
         offers = self._commands.offers
         closed = "" if self._meetings is None else self._meetings.trouble
-        return tuple(filter(None, (self._trouble, closed, offers.trouble, *offers.broken)))
+        troubles = (self._trouble, self._bait_trouble, closed, offers.trouble, *offers.broken)
+        return tuple(filter(None, troubles))
 
     def readings(self) -> dict[str, Reading]:
         return self._reader.current()

@@ -25,6 +25,7 @@ from encamp.machines import accelerator
 from encamp.machines.account import process_user
 from encamp.machines.hardware import Hardware
 from encamp.machines.storage import KEPT, choose
+from encamp.machines.tap import Tap
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
@@ -104,6 +105,7 @@ async def decide(
     *,
     tied: bool,
     command: tuple[str, ...],
+    tap: Tap | None = None,
 ) -> tuple[Plan, Machine]:
     """What the machine gets, now that its image is here; and its record, which nobody has yet."""
     request, environment = wish.request, wish.environment
@@ -128,6 +130,7 @@ async def decide(
         KEPT[storage],
     )
     plan = Plan(request, environment, image, hardware, wish.user, wish.shares, storage)
+    plan.tap = tap
     machine = new_record(plan, tied=tied, command=command)
     plan.environment = with_facts(environment, machine, request.owner)
     _check_context(plan.environment, resolved=True)

@@ -11,6 +11,7 @@ import msgspec
 
 from encamp.bus.bus import LARGEST_MESSAGE
 from encamp.bus.messages import Hello, encode
+from encamp.model.batch_record import BatchRecord
 from encamp.model.command import CommandDefinition
 from encamp.model.machine import ALIVE, Machine
 from encamp.model.property import PropertyDefinition, Reading
@@ -75,6 +76,11 @@ def fitting_machines(machines: Sequence[Machine], room: int = MACHINES) -> tuple
         before[machine.owner] += 1
     ranked.sort(key=lambda one: one[:2])
     return _first([machine for *_, machine in ranked], room)
+
+
+def fitting_jobs(jobs: Sequence[BatchRecord]) -> tuple[BatchRecord, ...]:
+    """As many as fit a message, from the first on."""
+    return _first(jobs, ROOM)
 
 
 def portions(readings: dict[str, Reading], first: int = ROOM) -> list[dict[str, Reading]]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -167,7 +167,7 @@ class Keeper:
 
     async def restore(self, machine: Machine) -> Machine:
         """Wake a suspended machine up from its context file."""
-        with self._moves.moving(machine, Move.RESTORE) as current:
+        with self._moves.moving(machine, Move.RESTORE) as current, ExitStack() as held:
             directory = self.journal.directory(current.id)
             user = process_user(current.owner)
             image = self.image_of(current)
@@ -188,6 +188,10 @@ class Keeper:
             blueprint = Blueprint(
                 current.id, directory, hardware, image, user, current.shares, disk, tied=False
             )
+            if current.link is not None:
+                from encamp.machines.tap import again
+
+                blueprint.tap = held.enter_context(again(current.link))
             origin = Restore(directory.context)
             with self.home.lock("room"):
                 in_file = hardware.kept is Kept.FILE
@@ -269,6 +273,13 @@ class Keeper:
         )
 
     def _refuse_under_job(self, machine: Machine, move: Move, job_is_over: bool) -> None:
+        if machine.node is not None and not job_is_over:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"Cannot {move.value} machine {machine.name}: it is a node of"
+                f" {machine.node.system}, and jobs may run there.",
+                f"'encamp batch leave {machine.name}' has it leave when the last has ended.",
+            )
         if machine.tied and not job_is_over:
             raise EncampError(
                 Code.WRONG_STATE,

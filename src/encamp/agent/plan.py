@@ -10,15 +10,15 @@ import msgspec
 
 from encamp.agent.session import USER_NETWORK
 from encamp.machines.hardware import SHARE_SLOTS, Hardware, share_slots_for
+from encamp.machines.tap import Tap
 from encamp.model.environment import Answer, Context, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest, User
+from encamp.model.link import node_name
 from encamp.model.machine import Machine, Share, State
+from encamp.model.node import Node, NodeState
 from encamp.model.storage import Storage
-
-ADDRESSES = {"user": USER_NETWORK.address}
-"""What a machine is reached by in each kind of network that gives it an address."""
 
 
 class Plan(msgspec.Struct):
@@ -31,14 +31,17 @@ class Plan(msgspec.Struct):
     user: tuple[int, int] | None
     shares: tuple[Share, ...] = ()
     storage: Storage = Storage.RAM
+    tap: Tap | None = None
+    """Its wire to a bridge, until its process has it."""
 
 
 def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
     machine_id = os.urandom(16).hex()
     now = time.time()
+    name = plan.request.name or _name(plan, machine_id)
     return Machine(
         id=machine_id,
-        name=plan.request.name or f"{plan.environment.name}-{machine_id[:6]}",
+        name=name,
         owner=plan.request.owner.uid,
         host=os.uname().nodename,
         environment=plan.environment.name,
@@ -51,6 +54,8 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         tied=tied,
         storage=plan.storage,
         network=plan.hardware.network,
+        link=None if plan.tap is None else plan.tap.link,
+        node=_node(plan, name, now),
         shares=plan.shares,
         devices=plan.hardware.devices,
         words=plan.hardware.words,
@@ -58,6 +63,36 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         workdir=plan.image.defaults.workdir,
         whole=plan.image.disk is not None,
     )
+
+
+def _name(plan: Plan, machine_id: str) -> str:
+    """A name for a machine that was given none. A worker node is called by its address: others
+    must be able to find out where it is, and a site knows all addresses beforehand."""
+    if plan.environment.enrol is not None and plan.tap is not None and plan.tap.link is not None:
+        return node_name(plan.tap.link.address)
+    return f"{plan.environment.name}-{machine_id[:6]}"
+
+
+def _node(plan: Plan, name: str, now: float) -> Node | None:
+    """Written down from the beginning: whoever finds it left on its way knows what it was for."""
+    enrolment = plan.environment.enrol
+    if not plan.request.enrol or enrolment is None:
+        return None
+    return Node(
+        system=enrolment.system,
+        name=name,
+        state=NodeState.JOINING,
+        since=now,
+        idle=enrolment.idle,
+        until=None if enrolment.lease is None else now + enrolment.lease,
+    )
+
+
+def address_of(machine: Machine) -> str:
+    """What a machine is reached by, if its network gives it an address."""
+    if machine.link is not None:
+        return machine.link.address
+    return USER_NETWORK.address if machine.network == "user" else ""
 
 
 def with_facts(environment: Environment, machine: Machine, owner: User) -> Environment:
@@ -71,7 +106,7 @@ def with_facts(environment: Environment, machine: Machine, owner: User) -> Envir
         "machine.name": machine.name,
         "machine.environment": machine.environment,
         "machine.host": machine.host,
-        "machine.address": ADDRESSES.get(machine.network, ""),
+        "machine.address": address_of(machine),
         "owner.name": owner.name,
         "owner.uid": str(owner.uid),
         "owner.gid": str(owner.gid),

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
+from encamp.agent.caller import group_names
 from encamp.guest import messages as guest
 from encamp.guest.channel import Channel, Hello
 from encamp.machines import sockets
@@ -74,14 +75,35 @@ def hello(machine: Machine) -> Hello:
 def set_up(channel: Channel, owner: User, machine: Machine) -> list[Awaitable[None]]:
     """Tell a new guest who its user is and what it is connected to."""
     known = guest.User(
-        name=owner.name, uid=owner.uid, gid=owner.gid, group=owner.group, home=owner.home
+        name=owner.name,
+        uid=owner.uid,
+        gid=owner.gid,
+        group=owner.group,
+        groups=group_names(owner),
+        home=owner.home,
     )
     settings = mount_shares(channel, machine)
-    if machine.network == "user" and not machine.whole:
-        settings.append(channel.network(USER_NETWORK))
+    if (network := network_of(machine)) is not None and not machine.whole:
+        settings.append(channel.network(network))
     # After the shares: the user's home may be one of them.
     settings.append(channel.user(known))
     return settings
+
+
+def network_of(machine: Machine) -> guest.Network | None:
+    """What a machine has on its network, if it has one."""
+    link = machine.link
+    if link is None:
+        return USER_NETWORK if machine.network == "user" else None
+    return guest.Network(
+        address=link.address,
+        prefix=link.prefix,
+        gateway=link.gateway,
+        dns=link.dns,
+        mac=link.mac,
+        name=machine.name,
+        hosts=link.hosts,
+    )
 
 
 def mount_shares(channel: Channel, machine: Machine) -> list[Awaitable[None]]:

@@ -10,17 +10,19 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from encamp.agent.fitting import ROOM, fitted, fitting_machines, portions
+from encamp.agent.fitting import ROOM, fitted, fitting_jobs, fitting_machines, portions
 from encamp.bus.bus import Bus
 from encamp.bus.messages import (
     Claim,
     CommandNews,
     Execute,
     Hello,
+    JobsWanted,
     News,
     Report,
     Taken,
@@ -28,6 +30,7 @@ from encamp.bus.messages import (
     decode_answer,
     encode,
 )
+from encamp.model.batch_record import BatchRecord
 from encamp.model.command import OVER
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine
@@ -90,6 +93,9 @@ class Facts(Protocol):
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         """Read properties, or all of them, now."""
 
+    async def jobs(self, wanted: JobsWanted) -> Sequence[BatchRecord]:
+        """Jobs of a batch system that came here, the latest first."""
+
 
 class Teller:
     def __init__(self, instance: str, facts: Facts) -> None:
@@ -131,6 +137,12 @@ class Teller:
             Report(instance=self._instance, readings=part, query=query)
             for part in portions(readings)
         ]
+        self._wake.set()
+
+    def answer_jobs(self, query: str, jobs: Sequence[BatchRecord]) -> None:
+        """The same of jobs of a batch system: as many of the latest as fit."""
+        told = fitting_jobs(jobs)
+        self._answers.append(Report(instance=self._instance, query=query, jobs=told))
         self._wake.set()
 
     def hello(self, within: float = 0.0, manager: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from encamp.model.batch_record import BatchRecord
 from encamp.model.command import CommandDefinition, CommandState
 from encamp.model.machine import Machine
 from encamp.model.meeting import Meeting
@@ -87,6 +88,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     """All of its machines, if any of them changed."""
     query: str = ""
     """The id of the query that it answers."""
+    jobs: tuple[BatchRecord, ...] = ()
+    """Those that a query asked for."""
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -118,6 +121,19 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
     """Read them now; else as they were read on their last tick."""
     within: float = 0.0
     """Answer at some moment in so many seconds, so that not all do at once."""
+    jobs: JobsWanted | None = None
+    """Tell of these jobs of batch systems, and of no properties."""
+
+
+class JobsWanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which jobs of batch systems a host is to tell of: the latest."""
+
+    user: str = ""
+    """Only of this one; empty: of everybody."""
+    id: str = ""
+    """Only this one; see `AskBatchJobs`."""
+    last: int = 100
+    under_way: bool = False
 
 
 class Execute(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

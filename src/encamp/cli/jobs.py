@@ -29,15 +29,26 @@ def jobs(
     last: Annotated[
         int, typer.Option("--last", "-n", metavar="N", min=1, help="At most so many.")
     ] = 100,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Those that came to hosts from a batch system.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List your jobs on the site, and machines that were started.
 
     The latest first: what waits, what runs and where, and for what reason. Administrators see those
-    of everybody.
+    of everybody. With --batch, jobs of a batch system that run in machines; where there is no
+    manager, those of this host.
 
     Example: encamp jobs --all --last 20
+
+    Example: encamp jobs --batch
     """
+    if batch:
+        from encamp.cli.batch_jobs import list_batch_jobs
+
+        list_batch_jobs(everything, last, as_json=as_json)
+        return
     from encamp.cli.job_views import list_jobs
 
     list_jobs(everything, last, as_json=as_json)
@@ -139,7 +150,9 @@ def why(
     id: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Of a job, machine or command; or the name of a host or trigger."
+            metavar="ID",
+            help="Of a job, machine or command; or the name of a host or trigger. A batch system's"
+            " job is called as there, or slurm:17.",
         ),
     ],
     hosts: Annotated[
@@ -150,9 +163,12 @@ def why(
     """Tell why something is as it is, and what happens next.
 
     Of a job that waits: what for, its place in the queue, which limit caps it, and why each host
-    was not chosen. Also of machines, hosts and triggers.
+    was not chosen. Also of machines, hosts and triggers; and of a batch system's job that came to
+    hosts: where, whether it was given back, and for what reason.
 
     Example: encamp why 3f2a
+
+    Example: encamp why slurm:17
     """
     from encamp.cli.why import explain
 

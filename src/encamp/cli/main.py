@@ -44,6 +44,7 @@ def application(wanted: str = "") -> typer.Typer:
 def _register_site(app: typer.Typer) -> None:
     """The commands that ask a manager."""
     from encamp.cli import (
+        batch,
         commands,
         events,
         hosts,
@@ -68,6 +69,7 @@ def _register_site(app: typer.Typer) -> None:
     triggers.register(app)
     tokens.register(app)
     site.register(app)
+    batch.register(app)
 
 
 def _encamp(

@@ -75,7 +75,8 @@ Network = Annotated[
     typer.Option(
         "--network",
         metavar="KIND",
-        help="'none', or 'user': outgoing connections through this host.",
+        help="'none'; 'user': outgoing connections through this host; or 'bridge': an address"
+        " on the host's bridge (for root).",
         show_default="as the environment says: none",
     ),
 ]

@@ -114,19 +114,33 @@ def agent(
             "--name", help="The host's name, if site.yaml does not give it.", metavar="NAME"
         ),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone", help="Without a site: only for the jobs that its batch system sends here."
+        ),
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Run the agent of this host.
 
     It reads properties, carries out commands, and owns machines. Needs site.yaml and this host's
     credential; 'encamp site join SECRET' writes both. Machines and commands outlive it. SIGHUP
-    reads definitions of properties and commands anew.
+    reads definitions of properties and commands, and batch.yaml, anew.
+
+    With a batch.yaml, which 'encamp batch install' writes, it also makes machines for the jobs of
+    the batch system; for that it needs no manager, and with --alone no site.
     """
     from encamp.cli.daemons import run_daemon
     from encamp.home import default_home
 
-    site = _needed_site()
-    working = _agent(site, default_home().prepare(), _nats(site), name)
+    if alone:
+        site, opening = _site() or _no_site(), None
+        _check_bait()
+    else:
+        site = _needed_site()
+        opening = _nats(site)
+    working = _agent(site, default_home().prepare(), opening, name)
     run_daemon(working.run, verbose=verbose, reload=lambda: _reload_agent(working))
 
 
@@ -150,13 +164,39 @@ def _needed_site() -> Site:
     return site
 
 
+def _no_site() -> Site:
+    from encamp.model.site import Site
+
+    return Site()
+
+
+def _check_bait() -> None:
+    """Without a site and without a batch system there would be nothing to do."""
+    from encamp.agent.bait.serving import wanted_bait
+    from encamp.describe.batch_file import BATCH
+    from encamp.describe.places import daemon_directory
+
+    if os.geteuid() != 0:
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            "Only root's agent makes machines for the jobs of a batch system: they are anybody's.",
+            "Start it as root, or without --alone.",
+        )
+    if wanted_bait() is None:
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"There is no batch system to work with: {daemon_directory()}/{BATCH} is missing.",
+            "'encamp batch install' writes it.",
+        )
+
+
 def _nats(site: Site) -> AgentOpening:
     from encamp.bus.opening import open_bus
 
     return lambda name, groups, handler: open_bus(site, name, groups, handler)
 
 
-def _agent(site: Site, home: Home, opening: AgentOpening, name: str | None = None) -> Agent:
+def _agent(site: Site, home: Home, opening: AgentOpening | None, name: str | None = None) -> Agent:
     from encamp.agent.daemon import Agent
     from encamp.agent.properties.finding import Plugins
 
@@ -174,13 +214,15 @@ def _agent(site: Site, home: Home, opening: AgentOpening, name: str | None = Non
     )
 
 
-def _properties(plugins: Plugins) -> tuple[tuple[PropertyDefinition, ...], str]:
+def _properties(
+    plugins: Plugins, *, anywhere: bool = False
+) -> tuple[tuple[PropertyDefinition, ...], str]:
     """The properties of this host; with a mistake in its files the shipped ones, and what is wrong.
     A host that cannot tell all is better than one that tells nothing."""
     from encamp.describe.property_files import load_properties, shipped_properties
 
     try:
-        return load_properties(plugins.names), ""
+        return load_properties(plugins.names, anywhere=anywhere), ""
     except EncampError as error:
         _complain(error)
         return shipped_properties(), _in_a_line(error)
@@ -246,4 +288,4 @@ def _known() -> tuple[
     from encamp.manager.environments import environment_facts
 
     commands = {definition.name: definition for definition in read_offers().definitions}
-    return _properties(Plugins())[0], commands, environment_facts()
+    return _properties(Plugins(), anywhere=True)[0], commands, environment_facts()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from encamp.cli.asking import asked_one
+from encamp.cli.batch_why import NAME, explain_batch
 from encamp.cli.tables import ago, clean, moment, show, some, table
+from encamp.door.client import UnansweredError
 from encamp.door.questions import AskWhy
+from encamp.model.errors import Code, EncampError
 from encamp.model.request import Explanation, HostReason
 
 ONE_BY_ONE = 20
@@ -14,7 +17,7 @@ ONE_BY_ONE = 20
 
 
 def explain(id: str, hosts: int, *, as_json: bool) -> None:
-    found = asked_one(AskWhy(id=id, hosts=hosts), Explanation)
+    found = _found(id, hosts)
     if as_json:
         from encamp.cli.machines import print_json
 
@@ -31,6 +34,39 @@ def explain(id: str, hosts: int, *, as_json: bool) -> None:
         print()
         for sentence in found.history:
             print(clean(sentence))
+
+
+def _found(id: str, hosts: int) -> Explanation:
+    named = NAME.fullmatch(id)
+    if named is None:
+        return asked_one(AskWhy(id=id, hosts=hosts), Explanation)
+    of_batch = explain_batch(id)
+    if named[1]:
+        if of_batch is None:
+            raise EncampError(
+                Code.USAGE,
+                f"Nobody knows of a job {id} that you may see.",
+                "'encamp jobs --batch --all' lists those that came to hosts in the last week.",
+            )
+        return of_batch
+    try:
+        found = asked_one(AskWhy(id=id, hosts=hosts), Explanation)
+    except EncampError as error:
+        # A number may also be the beginning of several ids of the site's own.
+        if of_batch is None or not (isinstance(error, UnansweredError) or _is_unknown(error)):
+            raise
+        return of_batch
+    if of_batch is None:
+        return found
+    raise EncampError(
+        Code.USAGE,
+        f"Both {of_batch.kind} {of_batch.id} and {found.kind} {found.id} are called '{id}'.",
+        f"Write {of_batch.id}, or more of the other's id.",
+    )
+
+
+def _is_unknown(error: EncampError) -> bool:
+    return error.code is Code.USAGE and not error.sentence.startswith("Several")
 
 
 def _print_facts(found: Explanation) -> None:

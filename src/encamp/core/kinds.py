@@ -10,6 +10,7 @@ from encamp.core.world import MISSING, Known
 from encamp.model.command import CommandRecord, CommandState
 from encamp.model.host import Presence
 from encamp.model.machine import Machine, State
+from encamp.model.node import NodeState
 from encamp.model.property import PropertyDefinition
 from encamp.model.quantity import BYTES
 from encamp.model.request import Cause, RequestRecord, RequestState
@@ -50,6 +51,12 @@ MACHINE = Kind(
         "cpus": Fact(Type.INT, "processors"),
         "memory": Fact(Type.INT, "bytes of memory", unit=BYTES),
         "idle": Fact(Type.BOOL, "whether it stands ready for the next job of its owner's"),
+        "node": Fact(
+            Type.STR,
+            "how it stands to a batch system whose worker node it is; empty if it is none",
+            words=tuple(state.value for state in NodeState),
+        ),
+        "node_idle": Fact(Type.BOOL, "whether it is a worker node that has no job now"),
     },
     key="id",
 )
@@ -96,11 +103,21 @@ ENVIRONMENT = Kind(
         "classes": Fact(Type.LIST, "the classes that it is in"),
         "reuse": Fact(Type.BOOL, "whether its machines may have one job after the other"),
         "image": Fact(Type.STR, "the name of its image, if it has one"),
+        "enrols": Fact(
+            Type.STR, "the batch system whose worker nodes its machines are; empty: of none"
+        ),
         "waiting": Fact(Type.INT, "requests for it that wait for a place"),
         "waiting_since": Fact(Type.FLOAT, "when the oldest of them was submitted; if one waits"),
         "coming": Fact(Type.INT, "machines of it that are wanted for themselves, and not up yet"),
         "running": Fact(Type.INT, "machines of it that run, on all hosts"),
         "idle": Fact(Type.INT, "those of them that no request uses"),
+        "batch_waiting": Fact(
+            Type.INT, "jobs for it in the batch system's queue, if a host looks at that"
+        ),
+        "batch_waiting_since": Fact(
+            Type.FLOAT, "when the oldest of those was submitted; if one waits"
+        ),
+        "batch_waiting_owner": Fact(Type.STR, "whose the oldest of those is; if one waits"),
     },
 )
 
@@ -163,6 +180,8 @@ def machine_facts(host: str, machine: Machine) -> dict[str, Known]:
         "cpus": machine.size.cpus,
         "memory": machine.size.memory,
         "idle": machine.idle,
+        "node": machine.node.state.value if machine.node else "",
+        "node_idle": machine.node is not None and machine.node.quiet is not None,
     }
 
 

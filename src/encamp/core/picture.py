@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from encamp.core.batch_queue import PROPERTY as BATCH_WAITING
+from encamp.core.batch_queue import BatchQueue
 from encamp.core.kinds import (
     HOST_FACTS,
     command_facts,
@@ -78,6 +80,7 @@ class Picture:
         self.seen_before: dict[str, dict[str, Seen]] = {}
         """The machines of hosts that have not joined since the manager started."""
         self.world = World(schema_of(()))
+        self.batch_queue = BatchQueue(self.world)
         self._over: list[tuple[float, str]] = []
         """Commands that are over, in the order in which they came to be."""
         self.learn(definitions)
@@ -158,6 +161,10 @@ class Picture:
             # No host speaks for itself of what the manager knows of every host.
             {name: known(reading) for name, reading in readings.items() if name not in HOST_FACTS},
         )
+        if BATCH_WAITING in readings:
+            self.batch_queue.told(state.record.name, known(readings[BATCH_WAITING]))
+        elif all:
+            self.batch_queue.gone(state.record.name)
 
     def lose_sight(self, state: HostState, reason: str) -> None:
         """Nobody is there to tell: expressions are not to take the last values for true."""
@@ -165,12 +172,14 @@ class Picture:
         defined = [definition.name for definition in state.record.properties]
         names = [name for name in (*defined, *state.readings) if name not in HOST_FACTS]
         self.world.put("host", state.record.name, dict.fromkeys(names, gone))
+        self.batch_queue.gone(state.record.name)
 
     def drop_host(self, name: str) -> None:
         state = self.hosts.pop(name, None)
         if state is not None:
             self.put_machines(state, ())
             self.world.drop("host", name)
+            self.batch_queue.gone(name)
 
     def put_machines(
         self, state: HostState, machines: Iterable[Machine], owners: Mapping[str, str] | None = None

@@ -13,6 +13,7 @@ from encamp.describe.words import Bytes, Choice, Duration, HostPath, Mode, Truth
 from encamp.model.environment import Account, Answer, Context, Readiness
 from encamp.model.image import WORD
 from encamp.model.machine import After, Share
+from encamp.model.node import Enrolment
 from encamp.model.recipe import AddedFile, Compression, Kind
 from encamp.model.size import MIB
 from encamp.model.storage import Storage
@@ -251,6 +252,32 @@ CONTEXT = Record(
     Context,
 )
 
+SYSTEMS = ("slurm", "gridengine")
+FEATURE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+ENROL = Either(
+    Made(Choice(SYSTEMS), lambda system: Enrolment(system=system)),
+    Record(
+        "'enrol'",
+        {
+            "system": Attribute(Choice(SYSTEMS), "the batch system"),
+            "features": Attribute(
+                ListOf(_word("a feature's name", FEATURE)),
+                "what else jobs may ask of such a node, beside the environment's name",
+            ),
+            "idle": Attribute(
+                Duration("a time such as 5m"), "it leaves after so long without a job", "5m"
+            ),
+            "lease": Attribute(
+                Duration("a time such as 8h"),
+                "after this it takes no more jobs, and leaves when the last has ended",
+            ),
+        },
+        Enrolment,
+        required=("system",),
+    ),
+)
+
 ENVIRONMENT = Record(
     "an environment",
     {
@@ -289,6 +316,9 @@ ENVIRONMENT = Record(
             Truth(),
             "may jobs of one owner that allow it share a machine, one after another?",
             "false",
+        ),
+        "enrol": Attribute(
+            ENROL, "the batch system whose worker nodes its machines become", trusted=True
         ),
         "templates": Attribute(Truth(), "may machines be cloned from a template?", "true"),
         "labels": Attribute(

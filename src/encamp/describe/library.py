@@ -35,7 +35,8 @@ WITHOUT_REFERENCES = ("qemu", "users")
 
 SAME = (
     *("summary", "storage", "network", "shares", "devices", "kernel_arguments", "templates"),
-    *("ready", "context", "after", "save_as", "reuse", "labels", "classes", "users", "qemu"),
+    *("ready", "context", "after", "save_as", "reuse", "enrol", "labels", "classes", "users"),
+    "qemu",
 )
 """Attributes that an environment has as they are described."""
 

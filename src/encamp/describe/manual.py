@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 from encamp.describe.attributes import CONTEXT, ENVIRONMENT, IMAGE_RECORD, READY
+from encamp.describe.batch_file import BATCH_FILE, RULE
+from encamp.describe.batch_file import SIZE as BATCH_SIZE
 from encamp.describe.command_files import PARAMETER, PROGRAM
 from encamp.describe.command_files import SETTINGS as HOST_COMMANDS
 from encamp.describe.policy_file import LIMIT, PLACEMENT
-from encamp.describe.property_files import definition, shipped_properties
+from encamp.describe.property_files import batch_properties, definition, shipped_properties
 from encamp.describe.records import Record
 from encamp.describe.setting_files import SETTINGS
 from encamp.describe.site_file import PRESENCE, RIGHT, SITE_FILE, TRAFFIC
 from encamp.describe.trigger_files import TRIGGER
+from encamp.model.property import PropertyDefinition
 
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -32,9 +35,9 @@ def table(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table_of_properties() -> str:
+def table_of_properties(properties: Iterable[PropertyDefinition]) -> str:
     lines = ["| property | type | unit | ticks | tolerance | what it is |", "|" + " --- |" * 6]
-    for found in shipped_properties():
+    for found in properties:
         tolerance = f"{found.tolerance:,.10g}" if found.tolerance else ""
         lines.append(
             f"| `{found.name}` | {found.return_type.value} | {found.unit} | {found.ticks:g}"
@@ -49,6 +52,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "ready": partial(table, READY),
     "context": partial(table, CONTEXT),
     "settings": partial(table, SETTINGS),
+    "batch": partial(table, BATCH_FILE),
+    "rule": partial(table, RULE),
+    "batch_size": partial(table, BATCH_SIZE),
     "site": partial(table, SITE_FILE),
     "presence": partial(table, PRESENCE),
     "traffic": partial(table, TRAFFIC),
@@ -57,7 +63,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "limit": partial(table, LIMIT),
     "property": partial(table, definition()),
     "trigger": partial(table, TRIGGER),
-    "shipped_properties": table_of_properties,
+    "shipped_properties": lambda: table_of_properties(shipped_properties()),
+    "batch_properties": lambda: table_of_properties(batch_properties()),
     "listed_program": partial(table, PROGRAM),
     "listed_parameter": partial(table, PARAMETER),
     "host_commands": partial(table, HOST_COMMANDS),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import keyword
+import os
 import re
 import shlex
 from collections.abc import Collection
@@ -34,6 +35,9 @@ from encamp.model.size import parse_bytes
 
 FILES = "properties"
 SHIPPED = Path(__file__).with_name("properties.yaml")
+BATCH = Path(__file__).with_name("batch_properties.yaml")
+QUEUE = "batch_waiting"
+"""Asks the batch system: not on every host."""
 
 OFF = "off"
 """As ticks: the property is not read at all."""
@@ -133,11 +137,15 @@ def definition(plugins: Collection[str] | None = None) -> Record:
     )
 
 
-def load_properties(plugins: Collection[str]) -> tuple[PropertyDefinition, ...]:
+def load_properties(
+    plugins: Collection[str], *, anywhere: bool = False
+) -> tuple[PropertyDefinition, ...]:
     """The shipped properties with what the site's files make of them; an error that lists all
-    mistakes in them, after which an agent goes on with what it had."""
+    mistakes in them, after which an agent goes on with what it had. `anywhere`: also those that
+    only some hosts have."""
     found = places.look(definition_places(FILES))
-    return read_properties(read_files(found), plugins)
+    more = batch_properties() if anywhere else _of_bait()
+    return read_properties(read_files(found), plugins, more)
 
 
 def property_stamps() -> object:
@@ -146,17 +154,42 @@ def property_stamps() -> object:
 
 
 def read_properties(
-    files: list[tuple[Source, bytes]], plugins: Collection[str]
+    files: list[tuple[Source, bytes]],
+    plugins: Collection[str],
+    more: tuple[PropertyDefinition, ...] = (),
 ) -> tuple[PropertyDefinition, ...]:
-    """The shipped properties with what these files make of them."""
-    return _read(files, definition(plugins), shipped_properties())
+    """The shipped properties, and those, with what these files make of them."""
+    return _read(files, definition(plugins), (*shipped_properties(), *more))
 
 
 @functools.cache
 def shipped_properties() -> tuple[PropertyDefinition, ...]:
     """What is read where no file says otherwise."""
-    source = Source(str(SHIPPED), Level.SHIPPED, 0, str(SHIPPED.parent))
-    return _read([(source, SHIPPED.read_bytes())], definition(), ())
+    return _shipped(SHIPPED)
+
+
+@functools.cache
+def batch_properties() -> tuple[PropertyDefinition, ...]:
+    """What is read besides, on hosts that take jobs of a batch system."""
+    return _shipped(BATCH)
+
+
+def _of_bait() -> tuple[PropertyDefinition, ...]:
+    """Those of them that this host reads. What is wrong with its batch.yaml others tell."""
+    from encamp.describe.batch_file import load_batch_settings
+
+    try:
+        settings = load_batch_settings() if os.geteuid() == 0 else None
+    except EncampError:
+        settings = None
+    if settings is None:
+        return ()
+    return tuple(one for one in batch_properties() if settings.watch or one.name != QUEUE)
+
+
+def _shipped(path: Path) -> tuple[PropertyDefinition, ...]:
+    source = Source(str(path), Level.SHIPPED, 0, str(path.parent))
+    return _read([(source, path.read_bytes())], definition(), ())
 
 
 def _read(

@@ -9,6 +9,9 @@ from encamp.model.site import Site
 
 MANAGER_SOCKET = "manager.sock"
 
+AGENT_DOOR = Path("/run/encamp/agent")
+"""Where root's agent tells what came to its host from a batch system."""
+
 
 def manager_door(site: Site, home: Home) -> Path:
     """Where the manager of this site, whose home this is, can be asked."""

@@ -239,6 +239,19 @@ class AskEnvironments(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_
     name: str = ""
 
 
+class AskBatchJobs(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Answered by `BatchRecord`s, the latest first: jobs of batch systems that hosts have taken.
+    Before them comes a `LeftOut` for each host that does not answer. An agent can be asked, too, at
+    a door of its own, of its host alone."""
+
+    id: str = ""
+    """Of one job: `17`, or `slurm:17` if there are several batch systems; empty: of all."""
+    hosts: tuple[str, ...] = ()
+    last: int = 100
+    under_way: bool = False
+    """Only those that are not over."""
+
+
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Answered by one `NewToken`."""
 
@@ -293,6 +306,7 @@ Question = (
     | ForgetHost
     | AskRecording
     | AskEnvironments
+    | AskBatchJobs
     | CreateToken
     | AskTokens
     | RevokeToken
@@ -311,6 +325,7 @@ LOOKS = (
     AskTriggers,
     AskTriggerLog,
     AskEnvironments,
+    AskBatchJobs,
     AskTokens,
     AskAudit,
 )

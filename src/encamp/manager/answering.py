@@ -12,6 +12,7 @@ from encamp.door import questions
 from encamp.door.peer import Peer
 from encamp.manager import (
     administering,
+    answering_batch,
     answering_commands,
     answering_events,
     answering_hosts,
@@ -101,6 +102,7 @@ _ANSWERS: dict[type, Callable[[Manager, Peer, Any], Answer]] = {
     questions.MoveMachine: answering_requests.move,
     questions.AskWhy: answering_requests.ask_why,
     questions.AskEnvironments: administering.ask_environments,
+    questions.AskBatchJobs: answering_batch.ask_batch_jobs,
     questions.CreateToken: administering.create_token,
     questions.AskTokens: administering.ask_tokens,
     questions.RevokeToken: administering.revoke_token,

@@ -48,6 +48,7 @@ def facts_of(environment: Environment) -> dict[str, Value]:
         "memory": environment.size.memory,
         "classes": list(environment.classes),
         "reuse": environment.reuse,
+        "enrols": environment.enrol.system if environment.enrol else "",
         "image": image if isinstance(image, str) else image.name or environment.name,
     }
 

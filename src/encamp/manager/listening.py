@@ -195,7 +195,7 @@ class Listener:
         if report.machines is not None:
             self._recorder.machines(name, self._picture.hosts[name].seen)
         if report.query:
-            self._querier.answered(report.query, name)
+            self._querier.answered(report.query, name, report.jobs)
         return None
 
     async def _news(self, name: str, news: News) -> bytes:

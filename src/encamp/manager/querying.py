@@ -12,9 +12,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from encamp.bus.bus import Bus
-from encamp.bus.messages import Query, encode
+from encamp.bus.messages import JobsWanted, Query, encode
 from encamp.core.picture import HostState, joined
 from encamp.manager.traffic import Pace
+from encamp.model.batch_record import BatchRecord
 from encamp.model.errors import EncampError
 from encamp.model.site import EVERYBODY
 
@@ -29,6 +30,8 @@ class _Round:
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.open = set(hosts)
+        self.jobs: dict[str, tuple[BatchRecord, ...]] = {}
+        """What was told of jobs, if they were asked for."""
         self.done = asyncio.Event()
         if not self.open:
             self.done.set()
@@ -60,20 +63,34 @@ class Querier:
         """Have hosts read properties anew, and wait for the answers. Returns who gave none."""
         there = [name for name in hosts if self._is_there(name)]
         query = Query(id=uuid.uuid4().hex, properties=properties, fresh=True)
-        waited_for = self._rounds[query.id] = _Round(there)
+        return sorted((await self._round(there, query, timeout)).open)
+
+    async def _round(self, hosts: Sequence[str], query: Query, timeout: float) -> _Round:
+        waited_for = self._rounds[query.id] = _Round(hosts)
         try:
             async with asyncio.timeout(timeout):
-                await self._send(tuple(there), query)
+                await self._send(tuple(hosts), query)
                 await waited_for.done.wait()
         except TimeoutError:
             pass
         finally:
             del self._rounds[query.id]
-        return sorted(waited_for.open)
+        return waited_for
 
-    def answered(self, query: str, host: str) -> None:
+    async def jobs(
+        self, hosts: Sequence[str], wanted: JobsWanted, timeout: float
+    ) -> tuple[dict[str, tuple[BatchRecord, ...]], list[str]]:
+        """What hosts have taken of batch systems, and who does not say."""
+        there = [name for name in hosts if self._is_there(name)]
+        query = Query(id=uuid.uuid4().hex, jobs=wanted)
+        waited_for = await self._round(there, query, timeout)
+        return waited_for.jobs, sorted({*hosts} - waited_for.jobs.keys())
+
+    def answered(self, query: str, host: str, jobs: tuple[BatchRecord, ...] = ()) -> None:
         waited_for = self._rounds.get(query)
-        if waited_for is not None:
+        # Nobody answers for another, nor twice.
+        if waited_for is not None and host in waited_for.open:
+            waited_for.jobs[host] = jobs
             waited_for.open.discard(host)
             if not waited_for.open:
                 waited_for.done.set()

@@ -20,6 +20,7 @@ NEEDED: dict[type, Scope] = {
     questions.FollowRequest: Scope.READ,
     questions.AskWhy: Scope.READ,
     questions.AskEnvironments: Scope.READ,
+    questions.AskBatchJobs: Scope.READ,
     questions.AskProperties: Scope.USE,
     questions.IssueCommand: Scope.USE,
     questions.CancelCommand: Scope.USE,

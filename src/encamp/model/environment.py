@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from encamp.model.machine import After, Share
+from encamp.model.node import Enrolment
 from encamp.model.recipe import AddedFile, Recipe
 from encamp.model.size import Size
 from encamp.model.storage import Storage as Storage
@@ -100,6 +101,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """May a machine have one job of its owner after the other, where those allow it, too?"""
     save_as: str | None = None
     """The image that `after: save` makes: NAME or NAME:VERSION."""
+    enrol: Enrolment | None = None
+    """Its machines are worker nodes of a batch system."""
     labels: dict[str, str] = {}
     classes: tuple[str, ...] = ()
     users: tuple[str, ...] = ()

@@ -54,6 +54,8 @@ class MachineRequest(msgspec.Struct, frozen=True, gc=False):
     """Boot it, even if it could be cloned."""
     image: str | None = None
     """Another image than the environment's: NAME, NAME:VERSION or (the beginning of) a digest."""
+    enrol: bool = False
+    """Is it to become a worker node, as its environment says?"""
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

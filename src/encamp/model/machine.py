@@ -7,6 +7,8 @@ import enum
 import msgspec
 
 from encamp.model.errors import Code, EncampError
+from encamp.model.link import Link
+from encamp.model.node import Node
 from encamp.model.size import Size
 from encamp.model.storage import Storage
 
@@ -180,6 +182,10 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
     """The port of this host that leads to its ssh server, if one does."""
     handed: tuple[str, ...] = ()
     """Files that its context put there: they are the machine's own, and no part of an image."""
+    link: Link | None = None
+    """What it has on a bridge of its host, if its network is one."""
+    node: Node | None = None
+    """What it is to a batch system, if it is a worker node."""
     idle: bool = False
     """No job has it; the next one of its owner's may. It gives way to whoever needs its room."""
 

@@ -106,6 +106,7 @@ class SimulatedManager:
                 "classes": list(wanted.classes),
                 "reuse": wanted.reuse,
                 "image": name,
+                "enrols": "",
             }
             for name, wanted in self._world.environments.items()
         }

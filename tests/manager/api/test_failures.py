@@ -75,7 +75,7 @@ NONSENSE: tuple[tuple[str, str, dict[str, Any], int], ...] = (
     ("POST", "/v1/requests", {"json": {**SH, "variables": {"A": "\0"}}}, 422),
     ("POST", "/v1/requests", {"json": {**SH, "workdir": "/a\0"}}, 422),
     ("POST", "/v1/requests", {"json": {**SH, "workdir": "here"}}, 422),
-    ("POST", "/v1/requests", {"json": {**SH, "network": "bridge"}}, 422),
+    ("POST", "/v1/requests", {"json": {**SH, "network": "carrier"}}, 422),
     ("POST", "/v1/requests", {"json": {**SH, "label": "a\x1b[2J"}}, 422),
     ("POST", "/v1/requests", {"json": {**SH, "requirements": "\0"}}, 422),
     ("POST", "/v1/requests", {"json": {"environment": "mini\0"}}, 404),

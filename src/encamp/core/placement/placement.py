@@ -204,6 +204,7 @@ class Placement:
 
     def _environments_read(self, read: EnvironmentsRead, now: float) -> None:
         self._books.demand.tell_all()
+        self._picture.batch_queue.tell_all()
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────
 
