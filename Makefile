@@ -1,7 +1,7 @@
 # Encamp's two commands are `make run` and `make test`. Each installs what is missing first.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench docs clean
+.PHONY: help setup run demo-slurm demo-gridengine test check bench docs clean
 
 PYTHON := .venv/bin/python
 PYTEST_ARGUMENTS ?=
@@ -16,7 +16,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 test: export ENCAMP_SYSTEM_HOME := $(CURDIR)/.cache/no-system-home
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
 setup: ## install what is missing to run and to test
 	@tools/setup test
@@ -24,6 +24,14 @@ setup: ## install what is missing to run and to test
 run: ## run a sample job in a fresh machine
 	@tools/setup run
 	@.venv/bin/encamp run --timings -- sh -s < examples/hello.sh
+
+demo-slurm: ## run jobs of three environments in a private Slurm site (as root)
+	@tools/setup slurm
+	@.venv/bin/encamp batch try slurm
+
+demo-gridengine: ## the same with Grid Engine
+	@tools/setup gridengine
+	@.venv/bin/encamp batch try gridengine
 
 test: check ## check, then run all tests (some of them: make test PYTEST_ARGUMENTS='-k guest')
 	@$(PYTHON) -m pytest -n $(TESTS_AT_ONCE) --dist=loadgroup --no-loadscope-reorder \

@@ -19,6 +19,7 @@ NAMES = [
     "simulation",
     *("site_traffic", "site_salt", "site_agents", "site_latency", "site_run"),
     "takeover",
+    *("batch_latency", "batch_mixed", "batch_classes"),
 ]
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 

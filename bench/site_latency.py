@@ -15,9 +15,10 @@ from bench.report import Figure, Report
 from bench.site import Running, enrol, name_of, site
 from encamp import __version__
 from encamp.agent.conversation import Conversation
-from encamp.bus.messages import Claim, CommandNews, Execute, Hello
+from encamp.bus.messages import Claim, CommandNews, Execute, Hello, JobsWanted
 from encamp.bus.opening import open_bus
 from encamp.describe.site_file import load_site
+from encamp.model.batch_record import BatchRecord
 from encamp.model.command import CommandDefinition, CommandState
 from encamp.model.machine import Machine
 from encamp.model.property import PropertyDefinition, Reading, ValueKind
@@ -70,6 +71,9 @@ class Switch:
 
     def readings(self) -> dict[str, Reading]:
         return {LEVEL.name: Reading(self.level, at=time.time())}
+
+    async def jobs(self, wanted: JobsWanted) -> tuple[BatchRecord, ...]:
+        return ()
 
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         return self.readings()

@@ -19,10 +19,11 @@ from bench.site import name_of
 from encamp import __version__
 from encamp.agent.commands import offers
 from encamp.agent.conversation import Conversation
-from encamp.bus.messages import Claim, CommandNews, Execute, Hello
+from encamp.bus.messages import Claim, CommandNews, Execute, Hello, JobsWanted
 from encamp.bus.opening import open_bus
 from encamp.cli.daemons import run_daemon
 from encamp.describe.site_file import load_site
+from encamp.model.batch_record import BatchRecord
 from encamp.model.machine import Machine
 from encamp.model.property import PropertyDefinition, Reading
 from encamp.model.site import EVERYBODY, Site
@@ -68,6 +69,9 @@ class Client:
 
     async def read(self, properties: tuple[str, ...]) -> dict[str, Reading]:
         return self.readings()
+
+    async def jobs(self, wanted: JobsWanted) -> tuple[BatchRecord, ...]:
+        return ()
 
     def machines(self) -> tuple[Machine, ...]:
         return ()

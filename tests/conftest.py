@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from encamp.describe.shipped import DEBIAN12, MINI
 from encamp.home import Home
 from encamp.images.store import ImageStore
+from encamp.model.errors import EncampError
 from tests.builds import Told, give_images, stock
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +27,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # How large the terminal of whoever runs the suite is has nothing to do with what it tests.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
+
+# Whoever runs the suite in the background has it ignore these, and all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
 
 Encamp = Callable[..., "subprocess.CompletedProcess[bytes]"]
 """Runs `encamp` with these words: `encamp("run", "--", "true", input=b"", check=False)`."""
@@ -42,6 +49,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
         items.sort(key=_patience, reverse=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a program said before it failed is part of an error, but not of its sentence."""
+    report = yield
+    error = None if call.excinfo is None else call.excinfo.value
+    while error is not None:
+        if isinstance(error, EncampError) and error.detail:
+            report.sections.append((f"detail of: {error.sentence}", error.detail))
+        error = error.__cause__
+    return report
 
 
 def _patience(item: pytest.Item) -> float:

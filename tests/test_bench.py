@@ -118,7 +118,7 @@ def test_tables_and_plots_are_part_of_the_section() -> None:
 
 
 def test_processes_are_watched_with_their_children_and_ended_with_them(tmp_path: Path) -> None:
-    child = "import time; end = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
+    child = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     parent = (
         "import subprocess, sys, time;"
         f"subprocess.run([sys.executable, '-c', {child!r}]);"

@@ -107,7 +107,7 @@ def test_setup_refuses_a_purpose_it_does_not_know() -> None:
         [ROOT / "tools" / "setup", "holiday"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 64
-    assert "run|test|bench" in result.stderr
+    assert "run|slurm|gridengine|test|bench" in result.stderr
 
 
 def test_make_lists_every_target() -> None:
@@ -128,7 +128,11 @@ def test_wheel_carries_the_compiled_programs_and_is_for_this_kind_of_machine(
     assert wheel.name.startswith(f"encamp-{__version__}-py3-none-linux_")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        for program in ("encamp/guest/encamp-guest", "encamp/machines/encamp-launch"):
+        for program in (
+            "encamp/guest/encamp-guest",
+            "encamp/machines/encamp-launch",
+            "encamp/batch/encamp-starter",
+        ):
             assert program in names
             assert archive.getinfo(program).external_attr >> 16 & 0o111, f"{program}: executable"
         assert "encamp/describe/environments.yaml" in names

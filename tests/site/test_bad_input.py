@@ -37,7 +37,12 @@ def check_refused(
     ("words", "code", "sentence", "hint"),
     [
         (("-e", "mimi"), Code.UNKNOWN_ENVIRONMENT, "no environment 'mimi'", "Did you mean 'mini'"),
-        (("-e", "qqqq"), Code.UNKNOWN_ENVIRONMENT, "no environment 'qqqq'", "debian13, mini"),
+        (
+            ("-e", "qqqq"),
+            Code.UNKNOWN_ENVIRONMENT,
+            "no environment 'qqqq'",
+            "gridengine-node, mini",
+        ),
         (("--memory", "lots"), Code.USAGE, "--memory 'lots' is not a size", "512M"),
         (("--memory", "1M"), Code.USAGE, "needs at least", ""),
         (("--memory", "900T"), Code.NO_ROOM, "more than is free", "--memory"),
@@ -45,7 +50,7 @@ def check_refused(
         (("--cpus", "100000"), Code.NO_ROOM, "wants 100000 processors", "--cpus"),
         (("--disk", "1M"), Code.USAGE, "at least 16 MiB", ""),
         (("--disk", "900T"), Code.NO_ROOM, "Not enough disk", "--disk"),
-        (("--network", "bridge"), Code.USAGE, "no network 'bridge'", "none, user"),
+        (("--network", "carrier"), Code.USAGE, "no network 'carrier'", "none, user"),
         (("--timeout", "soon"), Code.USAGE, "'soon' is not a time limit", "10m"),
         (("--env-var", "NOT_HERE"), Code.USAGE, "no such variable", "NOT_HERE=..."),
         (("-w", "here"), Code.USAGE, "not an absolute path", "inside the machine"),

@@ -1,0 +1,76 @@
+"""How long a job of a batch system waits for its machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+from bench.batch_site import CLASSES, SYSTEMS, arrival, first_line, site
+from bench.ground import Ground
+from bench.measure import Series, rounds
+from bench.report import Figure, Goal, Report
+from encamp import batch
+from encamp.batch.trial.site import Trial
+
+STARTER = Path(batch.__file__).with_name("encamp-starter")
+
+TITLE = "a job of a batch system, in a machine and without one"
+
+EXPLANATION = """
+A private site of each batch system with one host: real daemons, a real agent, an ordinary user.
+The same job (`echo`) is submitted with an environment and without one, in turns. Measured is the
+time from when the batch system has the job on its host (its prolog runs) until the first line is
+in the job's output file. *Waiting for the machine* is the difference of the medians. *Clone* is
+what `encamp run` tells about the same environment on the same host: making the machine, and its
+guest's first answer. *Starter* is `encamp-starter` from its start to its end where it finds that
+it was called wrongly, which is everything but waiting for others.
+"""
+
+
+def measure(ground: Ground, *, quick: bool) -> Report:
+    report = Report()
+    for kind in SYSTEMS:
+        with site(kind, ground, nodes=1) as trial:
+            _measure_one(trial, report, 2 if quick else 20)
+    starter = Series("starter alone", "ms")
+    for _ in rounds("starter", 20 if quick else 200):
+        starter.add(_starter())
+    report.background.append(starter)
+    return report
+
+
+def _measure_one(trial: Trial, report: Report, count: int) -> None:
+    plain = Series(f"{trial.system}: first line without an environment", "ms")
+    inside = Series(f"{trial.system}: first line in a machine", "ms")
+    clone = Series(f"{trial.system}: clone", "ms")
+    _clone(trial, needed=False)  # Whoever measures needs a template, too.
+    for _ in rounds(f"batch_latency {trial.system}", count):
+        for environment, series in ((None, plain), (CLASSES[0], inside)):
+            job = trial.submit(environment, ["/bin/echo", "x"])
+            trial.wait([job])
+            series.add((first_line(trial, job) - arrival(trial, job)) * 1000)
+        clone.add(_clone(trial))
+    wait = inside.median - plain.median
+    what = f"{trial.system}: waiting for the machine / clone"
+    report.figures.append(Figure(what, wait / clone.median, goal=(Goal.AT_MOST, 2.0)))
+    report.figures.append(Figure(f"{trial.system}: waiting for the machine", wait, "ms"))
+    report.background += [plain, inside, clone]
+
+
+def _clone(trial: Trial, *, needed: bool = True) -> float:
+    """Milliseconds until a machine's guest answers."""
+    words = ("run", "--local", "--json", "--environment", CLASSES[0], "--", "true")
+    # Its standard output is the job's.
+    told = json.loads(trial.encamp(trial.hosts[0], *words).stderr.splitlines()[-1])
+    phases = {phase["phase"]: phase for phase in told["phases"]}
+    if needed and "cloned" not in phases["start"]["how"]:
+        raise RuntimeError(f"the machine was not cloned, but {phases['start']['how']}")
+    return 1000 * float(phases["start"]["seconds"] + phases["activation"]["seconds"])
+
+
+def _starter() -> float:
+    began = time.perf_counter()
+    subprocess.run([STARTER, "nonsense"], stderr=subprocess.DEVNULL, check=False)
+    return (time.perf_counter() - began) * 1000

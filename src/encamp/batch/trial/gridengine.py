@@ -1,0 +1,48 @@
+"""A private Grid Engine site with Encamp on its hosts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from encamp.batch.gridengine.site import GridEngineSite
+from encamp.batch.trial.site import Node, Trial
+
+
+class GridEngineTrial(Trial):
+    system = "gridengine"
+
+    def bring_up(self, held: ExitStack) -> None:
+        self.cell = held.enter_context(
+            GridEngineSite(self.directory / "cell", hosts=self.nodes, slots=self.slots)
+        )
+        if self.arrival is not None:
+            self.cell.change("q", self.cell.queue, prolog=str(self.arrival))
+        prefix = self.directory / "lib"
+        self.encamp(self.front, "batch", "install", self.system, "--prefix", prefix, "--yes")
+
+    @property
+    def hosts(self) -> Sequence[Node]:
+        return self.cell.hosts
+
+    @property
+    def front(self) -> Node:
+        return self.cell.master
+
+    def submit(
+        self, environment: str | None, command: Sequence[str], *, name: str = "job", node: str = ""
+    ) -> str:
+        words = ["qsub", "-terse", "-cwd", "-S", "/bin/sh", "-j", "y", "-N", name]
+        words += ["-o", str(self.output("$JOB_ID"))]
+        if environment is not None:
+            words += ["-l", f"env={environment}"]
+        if node:
+            words += ["-l", f"hostname={node}"]
+        script = f"exec {shlex.join(command)}\n"
+        done = self.cell.run_as(self.user.pw_name, words, directory=self.work, input=script)
+        return str(done.stdout).strip()
+
+    def waiting(self) -> set[str]:
+        lines = self.cell.run(["qstat", "-u", "*"]).stdout.splitlines()[2:]
+        return {line.split()[0] for line in lines}

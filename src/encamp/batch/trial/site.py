@@ -1,0 +1,231 @@
+"""What all private sites with Encamp on them have in common, whichever batch system they run.
+
+    with trial("slurm", directory, images=default_home(), environments=TEXT) as site:
+        job = site.submit("mini", ["echo", "hello"])
+        site.wait([job])
+
+Daemons, agents and machines are real; each node is a host of its own as far as they can tell.
+Nothing of it is left afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from encamp.home import Home
+from encamp.model.errors import Code, EncampError
+
+ENCAMP = Path(sys.executable).with_name("encamp")
+PATIENCE = 120.0
+"""Seconds after which what does not come up will not do so any more."""
+LOOK = 0.05
+
+SETTINGS = """\
+system: {system}
+shares: [{work}]
+"""
+
+
+class Node(Protocol):
+    """A host of the site: where programs can be run."""
+
+    name: str
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """A program, to its end."""
+
+    @property
+    def start(self) -> Callable[..., Any]:
+        """A program that goes on."""
+
+
+class Trial(ABC):
+    """A private site, ready for jobs in environments once it is entered."""
+
+    system: str
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        images: Home,
+        environments: str = "",
+        nodes: int = 2,
+        slots: int = 2,
+        arrival: str = "",
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`images`: a home whose images serve its hosts. `environments`: their description beyond
+        those that are shipped. `arrival`: a script that each host runs when a job has come to it,
+        before the job begins. `tell` is called with what happens now."""
+        self.directory = directory
+        self.nodes = nodes
+        self.slots = slots
+        self.tell = tell
+        self._arrival = arrival
+        self.user = submitter()
+        self._images = images
+        self._environments = environments
+        self._held = ExitStack()
+
+    # ── what each batch system does in its own way ───────────────────────────────────────────────
+
+    @abstractmethod
+    def bring_up(self, held: ExitStack) -> None:
+        """Start the batch system, and set it up for Encamp."""
+
+    @property
+    @abstractmethod
+    def hosts(self) -> Sequence[Node]:
+        """Where jobs run."""
+
+    @property
+    @abstractmethod
+    def front(self) -> Node:
+        """Where users submit them."""
+
+    @abstractmethod
+    def submit(
+        self, environment: str | None, command: Sequence[str], *, name: str = "job", node: str = ""
+    ) -> str:
+        """A new job's id. Its output goes to `output(id)`. `node`: it is for that one alone."""
+
+    @abstractmethod
+    def waiting(self) -> set[str]:
+        """Ids of the jobs that have not ended."""
+
+    # ── what is the same for all ─────────────────────────────────────────────────────────────────
+
+    @property
+    def work(self) -> Path:
+        """Where the submitting user's files are, in machines as on hosts."""
+        return self.directory / "work"
+
+    @property
+    def settings(self) -> Path:
+        return self.directory / "etc"
+
+    def variables(self, host: Node) -> dict[str, str]:
+        """What Encamp is told on one of the hosts."""
+        return {
+            "ENCAMP_HOME": str(self.home(host).root),
+            "ENCAMP_SITE_CONFIG": str(self.settings),
+            "ENCAMP_USER_CONFIG": str(self.directory / "none"),
+            "ENCAMP_QUIET": "1",
+            "COLUMNS": "120",
+        }
+
+    def home(self, host: Node) -> Home:
+        return Home(self.directory / "homes" / host.name)
+
+    @property
+    def arrival(self) -> Path | None:
+        """The program that hosts run when a job has come to them."""
+        return self.settings / "arrival" if self._arrival else None
+
+    def output(self, id: str) -> Path:
+        return self.work / f"{id}.out"
+
+    def encamp(self, host: Node, *words: str | Path, check: bool = True) -> Any:
+        return host.run([ENCAMP, *words], variables=self.variables(host), check=check)
+
+    def wait(self, jobs: Iterable[str], seconds: float = 600.0) -> None:
+        """Until these have ended."""
+        left, until = set(jobs), time.monotonic() + seconds
+        while left := left & self.waiting():
+            if time.monotonic() > until:
+                raise EncampError(
+                    Code.TIMEOUT,
+                    f"{len(left)} jobs have not ended within {seconds:.0f} seconds.",
+                    detail=self.said(),
+                )
+            time.sleep(LOOK)
+
+    def said(self) -> str:
+        """The last of what the agents have logged."""
+        logs = sorted((self.directory / "log").glob("agent.*"))
+        return "\n".join(
+            f"── {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as held:
+            self._lay_out(held)
+            self.tell(f"starting {self.system}")
+            self.bring_up(held)
+            for host in self.hosts:
+                self.tell(f"starting the agent of {host.name}")
+                self._start_agent(host, held)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.tell(f"taking {self.system} down")
+        self._held.close()
+
+    def _lay_out(self, held: ExitStack) -> None:
+        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        held.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        for path in (self.work, self.settings, self.directory / "homes", self.directory / "log"):
+            path.mkdir(mode=0o755)
+        os.chown(self.work, self.user.pw_uid, self.user.pw_gid)
+        text = SETTINGS.format(system=self.system, work=self.work)
+        (self.settings / "batch.yaml").write_text(text)
+        (self.settings / "environments.yaml").write_text(self._environments)
+        if self.arrival is not None:
+            self.arrival.write_text(self._arrival)
+            self.arrival.chmod(0o755)
+
+    def _start_agent(self, host: Node, held: ExitStack) -> None:
+        home = self.home(host).prepare()
+        shutil.copytree(self._images.images, home.images, dirs_exist_ok=True)
+        log = self.directory / "log" / f"agent.{host.name}"
+        host.start(
+            [ENCAMP, "agent", "--alone", "--verbose"], log=log, variables=self.variables(host)
+        )
+        # Before the batch system is taken down, and with it whoever could be asked.
+        held.callback(self.encamp, host, "kill-all", check=False)
+        until = time.monotonic() + PATIENCE
+        while not self._is_open(host):
+            if time.monotonic() > until:
+                raise EncampError(
+                    Code.NO_ANSWER, f"The agent of {host.name} does not answer.", detail=self.said()
+                )
+            time.sleep(LOOK)
+
+    def _is_open(self, host: Node) -> bool:
+        """Does its agent answer?"""
+        said = self.encamp(host, "batch", "status", "--json", check=False)
+        return said.returncode == 0 and bool(msgspec.json.decode(said.stdout)["door"])
+
+
+def submitter() -> pwd.struct_passwd:
+    """Somebody ordinary to submit jobs: whoever became root, or nobody in particular."""
+    if os.geteuid() != 0:
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            "A batch system runs the jobs of all its users: only root can start one.",
+            "Run it as root, for example with sudo.",
+        )
+    number = os.environ.get("SUDO_UID", "")
+    if number.isdecimal() and number != "0":
+        return pwd.getpwuid(int(number))
+    return pwd.getpwnam("nobody")

@@ -1,0 +1,110 @@
+"""`encamp batch try`: a private batch system, Encamp beside it, and jobs in three environments."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from encamp.model.errors import Code, EncampError
+
+if TYPE_CHECKING:
+    from encamp.batch.trial.site import Trial
+    from encamp.progress import Progress
+
+ENVIRONMENTS = """\
+tools:
+  extends: mini
+  summary: mini with a greeting
+  memory: 192M
+  context:
+    variables: {GREETING: Hello from tools}
+"""
+NAMES = ("mini", "tools", "debian12")
+WHERE = (
+    ". /etc/os-release 2>/dev/null; "
+    'echo "${PRETTY_NAME:-no os-release}, $(uname -n) $(uname -r), $(id -un), ${GREETING:-$PWD}"'
+)
+"""Says what a job finds around it."""
+
+
+def try_it(
+    system: Annotated[
+        str, typer.Argument(metavar="SYSTEM", help="slurm or gridengine.", show_default=False)
+    ],
+    jobs: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many jobs, over all environments.")
+    ] = 8,
+) -> None:
+    """Try Encamp beside a batch system, without touching anything of this machine's.
+
+    Brings up a private site (real daemons, two nodes with an agent each), submits jobs of an
+    ordinary user in three environments and in none, shows where they ran, and takes all of it
+    down. Needs root and the batch system's packages; 'make demo-slurm' installs those.
+
+    Example: encamp batch try slurm
+    """
+    from encamp.cli.bar import Bar
+    from encamp.describe.shipped import DEBIAN12, MINI
+    from encamp.home import default_home
+    from encamp.images.store import ImageStore
+
+    kind = _kind(system)
+    with Bar() as bar:
+        home = default_home().prepare()
+        for recipe in (MINI, DEBIAN12):
+            ImageStore(home).ensure(recipe, bar)
+        with tempfile.TemporaryDirectory(prefix="encamp-try-") as name:
+            Path(name).chmod(0o755)
+            site = kind(
+                Path(name) / "site", images=home, environments=ENVIRONMENTS, tell=bar.update
+            )
+            with site:
+                _run(site, jobs, bar)
+
+
+def _kind(system: str) -> type[Trial]:
+    from encamp.batch.trial.gridengine import GridEngineTrial
+    from encamp.batch.trial.slurm import SlurmTrial
+
+    kinds: dict[str, type[Trial]] = {kind.system: kind for kind in (SlurmTrial, GridEngineTrial)}
+    if system not in kinds:
+        raise EncampError(
+            Code.USAGE,
+            f"There is no private '{system[:40]}' to try.",
+            f"Name one of: {', '.join(kinds)}.",
+        )
+    return kinds[system]
+
+
+def _run(site: Trial, count: int, bar: Progress) -> None:
+    wanted: list[str | None] = [*NAMES, None]
+    began = time.monotonic()
+    jobs = {}
+    for number in range(count):
+        environment = wanted[number % len(wanted)]
+        jobs[site.submit(environment, ["/bin/sh", "-c", WHERE])] = environment
+    left = set(jobs)
+    while left := left & site.waiting():
+        bar.update(f"{len(left)} of {count} jobs to go", 1 - len(left) / count)
+        time.sleep(0.2)
+    _show(site, jobs, time.monotonic() - began)
+
+
+def _show(site: Trial, jobs: dict[str, str | None], seconds: float) -> None:
+    from encamp.cli.tables import show, table
+
+    made = table("job", "environment", "what it found around it")
+    for id, environment in jobs.items():
+        path = site.output(id)
+        made.add_row(
+            id, environment or "none", path.read_text().strip() if path.exists() else "no output"
+        )
+    show(made)
+    for host in site.hosts:
+        print(f"\n{host.name} $ encamp jobs --batch --all")
+        print(site.encamp(host, "jobs", "--batch", "--all", check=False).stdout, end="")
+    print(f"\n{len(jobs)} jobs ended after {seconds:.1f} seconds.")
