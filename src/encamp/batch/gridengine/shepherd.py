@@ -15,9 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-PROC = Path("/proc")
-DEPTH = 4096
-"""Ancestors that are looked at, at most."""
+from encamp.batch.ancestors import PROC, nearest, real_uid
+
 PROGRAM = re.compile(r"sge_shepherd( \(deleted\))?")
 DIRECTORY = re.compile(r"(?:/.*)?/active_jobs/(\d+)\.(\d+)(?:/([^/]+))?(?: \(deleted\))?")
 """Of a job's task, and of a program that it has started on another of its hosts."""
@@ -69,17 +68,7 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
 
 def shepherd_of(pid: int) -> Shepherd | None:
     """The shepherd that a process has among its ancestors."""
-    for _ in range(DEPTH):
-        if pid <= 1:
-            return None
-        try:
-            found = read_shepherd(pid)
-            if found is not None:
-                return found
-            pid = parent_of(pid)
-        except (OSError, ValueError):
-            return None  # It has just ended.
-    return None
+    return nearest(pid, read_shepherd, PROC)
 
 
 def shepherds() -> Iterator[Shepherd]:
@@ -87,14 +76,13 @@ def shepherds() -> Iterator[Shepherd]:
     for entry in os.scandir(PROC):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError):
-                found = read_shepherd(int(entry.name))
+                found = read_shepherd(PROC / entry.name)
                 if found is not None:
                     yield found
 
 
-def read_shepherd(pid: int) -> Shepherd | None:
+def read_shepherd(process: Path) -> Shepherd | None:
     """The process, if it is one. Programs of that name can be anybody's; root they cannot be."""
-    process = PROC / str(pid)
     try:
         program = (process / "exe").readlink()
     except FileNotFoundError:
@@ -105,23 +93,11 @@ def read_shepherd(pid: int) -> Shepherd | None:
     if directory is None:
         return None
     return Shepherd(
-        pid=pid,
+        pid=int(process.name),
         task=f"{directory[1]}.{directory[2]}",
         part=directory[3] or "",
         config=settings_in((process / "cwd" / "config").read_text(errors="replace")),
     )
-
-
-def parent_of(pid: int) -> int:
-    """A process's name may contain anything, brackets included."""
-    return int((PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
-
-
-def real_uid(process: Path) -> int:
-    for line in (process / "status").read_text(errors="replace").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    raise ValueError(f"{process} has no owner")
 
 
 def settings_in(text: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-DEPTH = 4096
-"""Ancestors that are looked at, at most."""
+from encamp.batch.ancestors import PROC, nearest, real_uid
+
 TITLE = re.compile(rb"slurmstepd: \[(\d+)(?:\+\d+)?\.([A-Za-z0-9]+)\]\0*")
 PROGRAM = re.compile(r"slurmstepd(-[\w.]+)?( \(deleted\))?")
 
@@ -21,19 +21,9 @@ class Step(msgspec.Struct, frozen=True):
     """`batch`, `0`, `1`, ..."""
 
 
-def step_of(pid: int, proc: Path = Path("/proc")) -> Step | None:
+def step_of(pid: int, proc: Path = PROC) -> Step | None:
     """The step of a job that a process belongs to."""
-    for _ in range(DEPTH):
-        if pid <= 1:
-            return None
-        try:
-            found = step_by(proc / str(pid))
-            if found is not None:
-                return found
-            pid = parent_of(proc / str(pid))
-        except (OSError, ValueError):
-            return None  # It has just ended.
-    return None
+    return nearest(pid, step_by, proc)
 
 
 def step_by(process: Path) -> Step | None:
@@ -44,15 +34,3 @@ def step_by(process: Path) -> Step | None:
     if PROGRAM.fullmatch((process / "exe").readlink().name) is None:
         return None
     return Step(title[1].decode(), title[2].decode())
-
-
-def parent_of(process: Path) -> int:
-    """A process's name may contain anything, brackets included."""
-    return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
-
-
-def real_uid(process: Path) -> int:
-    for line in (process / "status").read_text(errors="replace").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    raise ValueError(f"{process} has no owner")
