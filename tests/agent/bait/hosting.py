@@ -133,6 +133,21 @@ class Host:
         self.describe(settings)
         (self.configuration / "environments.yaml").write_text(ENVIRONMENTS.format(root=root))
 
+    @contextmanager
+    def described(self, settings: str) -> Iterator[None]:
+        """Its agent with these settings, which knows of no failures; afterwards one as before."""
+        self._begin_anew(settings)
+        try:
+            yield
+        finally:
+            self._begin_anew("")
+
+    def _begin_anew(self, settings: str) -> None:
+        self.stop_agent()
+        (self.home.root / "batch" / "failing.json").unlink(missing_ok=True)
+        self.describe(settings)
+        self.start_agent()
+
     def describe(self, settings: str = "") -> None:
         """What its administrator has written about the batch system."""
         (self.configuration / "batch.yaml").write_text(

@@ -22,14 +22,8 @@ AGAIN, HELD = 99, 100
 def impatient(camp: tuple[Host, list[Person]]) -> Iterator[None]:
     """A host that soon gives up."""
     host, _ = camp
-    failing = host.home.root / "batch" / "failing.json"
-    for settings in ("tries: 2\nfailures: 4\n", ""):
-        host.stop_agent()
-        failing.unlink(missing_ok=True)
-        host.describe(settings)
-        host.start_agent()
-        if settings:
-            yield
+    with host.described("tries: 2\nfailures: 4\n"):
+        yield
 
 
 def test_unknown_environment_holds_the_job(host: Host, alice: Person) -> None:

@@ -25,14 +25,8 @@ AGAIN = 99
 def strict(camp: tuple[Host, list[Person]]) -> Iterator[None]:
     """A host that soon leaves alone what fails, and for long."""
     host, _ = camp
-    failing = host.home.root / "batch" / "failing.json"
-    for settings in ("tries: 3\nfailures: 3\npause: 3600s\n", ""):
-        host.stop_agent()
-        failing.unlink(missing_ok=True)
-        host.describe(settings)
-        host.start_agent()
-        if settings:
-            yield
+    with host.described("tries: 3\nfailures: 3\npause: 3600s\n"):
+        yield
 
 
 @contextmanager
