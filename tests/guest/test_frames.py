@@ -12,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from encamp.guest.frames import (
+    CALL_BIT,
     FLUSH,
+    PART,
     PAYLOAD_LIMIT,
     STDERR,
+    STDIN,
     STDOUT,
+    WHOLE,
     Frame,
     Key,
     Parser,
@@ -32,7 +36,9 @@ from tests.guest.support import welcome
 
 NONCE = bytes(range(16))
 
-numbers = st.integers(0, 2**32 - 1)
+numbers = st.integers(0, CALL_BIT - 1)
+calls = st.integers(CALL_BIT, 2**32 - 1)
+fours = st.binary(min_size=4, max_size=4)
 frames = st.one_of(
     st.builds(
         Frame,
@@ -42,9 +48,16 @@ frames = st.one_of(
         st.binary(min_size=1, max_size=300),
     ),
     st.builds(Frame, st.just(Type.END), st.sampled_from([0, 1, 2]), numbers, st.just(b"")),
-    st.builds(Frame, st.just(Type.CREDIT), st.just(0), numbers, st.binary(min_size=4, max_size=4)),
+    st.builds(Frame, st.just(Type.CREDIT), st.just(0), numbers, fours),
     st.builds(Frame, st.sampled_from([Type.EXIT, Type.DONE]), st.just(0), numbers, st.binary()),
     st.builds(Frame, st.just(Type.PONG), st.just(0), numbers, st.just(b"")),
+    # Of what the guest has begun itself.
+    st.builds(Frame, st.just(Type.CALL), st.sampled_from([WHOLE, PART]), calls, st.binary()),
+    st.builds(Frame, st.just(Type.DATA), st.just(STDIN), calls, st.binary(min_size=1)),
+    st.builds(Frame, st.just(Type.END), st.just(STDIN), calls, st.just(b"")),
+    st.builds(Frame, st.just(Type.CREDIT), st.sampled_from([STDOUT, STDERR]), calls, fours),
+    st.builds(Frame, st.just(Type.SIGNAL), st.just(0), calls, fours),
+    st.builds(Frame, st.just(Type.EXIT), st.just(0), calls, st.binary()),
 )
 
 

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 from encamp.guest.archive_format import HOLE, NUMBER, START, Entry, Kind, encode_attributes
-from encamp.guest.frames import FLUSH, Type, encode
-from encamp.guest.messages import Exec, Hello
+from encamp.guest.frames import CALL_BIT, FLUSH, Key, Type, encode, encode_fields
+from encamp.guest.messages import Exec, File, Hello
 
 CASES = 4000
 
@@ -20,10 +20,24 @@ def sound_frames(chance: random.Random) -> bytes:
     hello = Hello(machine=chance.randbytes(16), hostname="m", nonce=bytes(16), entropy=bytes(32))
     parts = [FLUSH[: chance.randrange(40)], hello.encode()]
     for stream in range(1, chance.randrange(2, 6)):
-        command = Exec(args=["a", "b" * chance.randrange(200)], env={"K": "V"}, groups=[1, 2])
+        command = Exec(
+            args=["a", "b" * chance.randrange(200)],
+            env={"K": "V"},
+            groups=[1, 2],
+            files={"/a/b": File(0o700, chance.randbytes(chance.randrange(50)))},
+            temporary="/tmp/x",
+        )
         parts.append(command.encode(stream))
         parts.append(encode(Type.DATA, stream, chance.randbytes(chance.randrange(300))))
         parts.append(encode(Type.SIGNAL, stream, b"\x0f\0\0\0" + b"\1" * chance.randrange(2)))
+        parts.append(
+            encode(
+                Type.CALLS,
+                stream,
+                encode_fields([(Key.PATH, b"/x"), (Key.UID, b"\1\0\0\0"), (Key.NAME, b"srun")]),
+            )
+        )
+        parts.append(encode(Type.EXIT, CALL_BIT | stream, chance.randbytes(chance.randrange(40))))
         parts.append(hello.encode() if chance.random() < 0.2 else encode(Type.PING, stream))
     return b"".join(parts)
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -509,7 +510,8 @@ def test_killed_at_any_moment(
         time.sleep(chance.uniform(0.1, 0.7))
         if chance.random() < 0.4:
             for pid in machine_processes(site_home):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # It has just ended.
+                    os.kill(pid, signal.SIGKILL)
         job.kill()
         job.wait()
     for name, state in states(encamp).items():

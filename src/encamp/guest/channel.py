@@ -7,10 +7,14 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
+from encamp.guest.call import Call, Calls
 from encamp.guest.frames import (
+    CALL_BIT,
     FLUSH,
+    U32,
     VERSION,
     Bytes,
     Frame,
@@ -24,14 +28,16 @@ from encamp.guest.frames import (
     senseless,
     text,
 )
-from encamp.guest.messages import Exec, Exit, Hello, Kind, Network, User, Welcome
+from encamp.guest.messages import Exec, Exit, File, Hello, Kind, Network, User, Welcome
 from encamp.guest.stream import Output, Stream
 from encamp.model.errors import Code, EncampError
 
 __all__ = [
+    "Call",
     "Channel",
     "Exec",
     "Exit",
+    "File",
     "Hello",
     "Kind",
     "Network",
@@ -48,6 +54,14 @@ READS_AT_ONCE = 8
 """Other tasks get their turn after this many reads."""
 
 
+class Taker(Protocol):
+    """Takes what the guest says on one stream. An EXIT is the last of it."""
+
+    def receive(self, frame: Frame) -> None: ...
+
+    def fail(self, error: EncampError) -> None: ...
+
+
 class Channel:
     """One session. Requests are sent at once and answered later: nothing needs to be awaited
     before the next is made, and the machine handles them in order."""
@@ -61,7 +75,9 @@ class Channel:
         self._writing = False
         self._drained: deque[asyncio.Future[None]] = deque()
         self._next = 1
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, Stream | Taker] = {}
+        self.called = Calls(self)
+        """What is called in the machine."""
         self._requests: dict[int, tuple[str, asyncio.Future[None]]] = {}
         self._welcome: asyncio.Future[Welcome] = self._loop.create_future()
         self._welcome.add_done_callback(_heed)
@@ -112,6 +128,22 @@ class Channel:
     def network(self, network: Network) -> Awaitable[None]:
         return self._request(Type.NETWORK, "the network", network.fields())
 
+    def calls(
+        self, directory: str, names: Iterable[str], uid: int, called: Callable[[Call], None]
+    ) -> Awaitable[None]:
+        """Have commands of these names in a directory of the machine: `called` is told of each
+        time that a process of the user's runs one."""
+        self.called.called = called
+        fields: list[tuple[int, bytes]] = [
+            (Key.PATH, os.fsencode(directory)),
+            (Key.UID, U32.pack(uid)),
+        ]
+        fields += [(Key.NAME, os.fsencode(name)) for name in names]
+        return self.offer_calls(fields)
+
+    def offer_calls(self, fields: list[tuple[int, bytes]]) -> Awaitable[None]:
+        return self._request(Type.CALLS, "commands of the host's", fields)
+
     async def unmount(self) -> None:
         """Unmount all shares; fails while something in the machine uses one."""
         await self._request(Type.UNMOUNT, "unmounting", [])
@@ -132,6 +164,14 @@ class Channel:
         self.send(request)  # Finding the machine gone, this ends all streams.
         return stream
 
+    def adopt(self, taker: Taker) -> int:
+        """Have somebody else speak on a new stream, in frames; its number."""
+        if self._error is not None:
+            raise self._error
+        number = self._new_number()
+        self._streams[number] = taker
+        return number
+
     async def close(self) -> None:
         """End the session; the guest ends the commands that are still running in it."""
         if not self._closed:
@@ -139,9 +179,9 @@ class Channel:
 
     def _new_number(self) -> int:
         while self._next == 0 or self._next in self._streams or self._next in self._requests:
-            self._next = (self._next + 1) & 0xFFFFFFFF
+            self._next = (self._next + 1) % CALL_BIT
         number = self._next
-        self._next = (self._next + 1) & 0xFFFFFFFF
+        self._next = (self._next + 1) % CALL_BIT
         return number
 
     def _request(
@@ -245,6 +285,8 @@ class Channel:
                 self._welcome.set_result(welcome)
         elif frame.type in (Type.DONE, Type.PONG):
             self._answer(frame)
+        elif frame.stream & CALL_BIT:
+            self.called.receive(frame)
         else:
             # Unknown ones were abandoned here while the guest was still sending.
             stream = self._streams.get(frame.stream)
@@ -287,6 +329,7 @@ class Channel:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)
+        self.called.fail()
         requests, self._requests = self._requests, {}
         for _, done in requests.values():
             if not done.done():

@@ -24,6 +24,8 @@ CREDIT_START = 262144
 CREDIT_BATCH = 65536
 CREDIT_LIMIT = 1 << 30
 """No honest guest ever has this much room for stdin."""
+CALL_BIT = 1 << 31
+"""In the number of a stream that the guest has begun."""
 
 HEADER = struct.Struct("<BBBBII")
 FIELD = struct.Struct("<HI")
@@ -54,6 +56,8 @@ class Type(enum.IntEnum):
     DONE = 15
     PING = 16
     PONG = 17
+    CALLS = 18
+    CALL = 19
 
 
 class Key(enum.IntEnum):
@@ -92,6 +96,9 @@ class Key(enum.IntEnum):
     UMASK = 33
     LIMIT = 34
     MERGED = 35
+    FILE = 36
+    TEMPORARY = 37
+    CALLER = 38
     MAC = 40
     HOSTS = 41
     GROUP_NAMES = 42
@@ -190,6 +197,8 @@ _PAYLOAD_SIZES = {
     Type.EXIT: (0, PAYLOAD_LIMIT),
     Type.DONE: (0, PAYLOAD_LIMIT),
     Type.PONG: (0, 0),
+    Type.SIGNAL: (4, 4),
+    Type.CALL: (0, PAYLOAD_LIMIT),
 }
 """What a guest may send, with the least and most bytes of its payload."""
 
@@ -198,6 +207,22 @@ _CHANNELS = {
     Type.END: (STDIN, STDOUT, STDERR),
     Type.CREDIT: (STDIN,),
 }
+
+_CALL_CHANNELS = {
+    Type.DATA: (STDIN,),
+    Type.END: (STDIN,),
+    Type.CREDIT: (STDOUT, STDERR),
+    Type.CALL: (WHOLE, PART),
+    Type.SIGNAL: (0,),
+    Type.EXIT: (0,),
+}
+"""In streams that the guest has begun, all that there is."""
+
+
+def _channels(type: Type, stream: int) -> tuple[int, ...]:
+    if stream & CALL_BIT:
+        return _CALL_CHANNELS.get(type, ())
+    return () if type in (Type.CALL, Type.SIGNAL) else _CHANNELS.get(type, (0,))
 
 
 class Parser:
@@ -262,7 +287,7 @@ class Parser:
                 raise senseless(f"frame type {type}")
             if not sizes[0] <= length <= sizes[1]:
                 raise senseless(f"a {Type(type).name} of {length} bytes")
-            if channel not in _CHANNELS.get(type, (0,)):
+            if channel not in _channels(type, stream):
                 raise senseless(f"a {Type(type).name} on channel {channel}")
             after = at + HEADER.size + length
             if after > end:

@@ -33,8 +33,10 @@ from encamp.guest.frames import (
 )
 from encamp.model.errors import Code, EncampError
 
-EXEC_LIMIT = 4 << 20
+COMMAND_LIMIT = 4 << 20
 """Arguments and environment of one command together; Linux itself stops at about half of it."""
+EXEC_LIMIT = 8 << 20
+"""The same with the command's files."""
 
 UNLIMITED = (1 << 64) - 1
 
@@ -100,6 +102,13 @@ class Welcome(msgspec.Struct, frozen=True):
         )
 
 
+class File(msgspec.Struct, frozen=True):
+    """One that a command brings with it."""
+
+    mode: int
+    content: bytes
+
+
 class Exec(msgspec.Struct, frozen=True, kw_only=True):
     """A command to run in the machine."""
 
@@ -123,6 +132,10 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[int, tuple[int, int]] = {}
     """Soft and hard, by the number of the resource; RLIM_INFINITY, or all ones: none. Those that
     the machine's kernel does not know are left out there."""
+    files: dict[str, File] = {}
+    """By their path in the machine. They are there before the command begins, its user's own."""
+    temporary: str | None = None
+    """The directory that TMPDIR names. Made where that can be done, else TMPDIR names another."""
 
     def encode(self, stream: int) -> bytes:
         if not self.args:
@@ -151,13 +164,20 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
             (Key.LIMIT, LIMIT.pack(resource, soft & UNLIMITED, hard & UNLIMITED))
             for resource, (soft, hard) in self.limits.items()
         ]
+        if self.temporary is not None:
+            fields.append((Key.TEMPORARY, os.fsencode(self.temporary)))
         payload = encode_fields(fields)
-        if len(payload) > EXEC_LIMIT:
+        files = encode_fields(
+            (Key.FILE, U32.pack(file.mode) + os.fsencode(path) + b"\0" + file.content)
+            for path, file in self.files.items()
+        )
+        if len(payload) > COMMAND_LIMIT or len(payload) + len(files) > EXEC_LIMIT:
             raise EncampError(
                 Code.USAGE,
                 f"The command and its environment are too long ({len(payload)} bytes).",
                 "Put long lists of arguments into a file.",
             )
+        payload += files
         last = max(0, len(payload) - 1) // PAYLOAD_LIMIT
         return b"".join(
             encode(
@@ -174,6 +194,8 @@ class Kind(enum.IntEnum):
     EXITED = 0
     KILLED = 1
     NOT_STARTED = 2
+    NOT_FURNISHED = 3
+    """Nor was it started: what it brings with it could not be put into the machine."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -185,19 +207,23 @@ class Exit(msgspec.Struct, frozen=True):
     text: str = ""
 
     @property
+    def started(self) -> bool:
+        return self.kind in (Kind.EXITED, Kind.KILLED)
+
+    @property
     def code(self) -> int:
         """As a shell would report it."""
         if self.kind is Kind.EXITED:
             return self.value
         if self.kind is Kind.KILLED:
             return 128 + self.value
-        return 127 if self.value == errno.ENOENT else 126
+        return 127 if (self.kind, self.value) == (Kind.NOT_STARTED, errno.ENOENT) else 126
 
     @classmethod
     def decode(cls, payload: bytes) -> Exit:
         fields = decode_fields(payload)
         kind, value = number(fields, Key.KIND), number(fields, Key.VALUE)
-        if kind > Kind.NOT_STARTED:
+        if kind > Kind.NOT_FURNISHED:
             raise senseless(f"an EXIT of kind {kind}")
         if (kind == Kind.EXITED and value > 255) or (kind == Kind.KILLED and not 0 < value < 128):
             raise senseless(f"an EXIT of kind {kind} with value {value}")

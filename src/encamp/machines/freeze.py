@@ -49,10 +49,14 @@ for file in /bin/busybox /bin/sh /bin/bash /bin/echo /bin/cat /bin/ls /bin/true 
 done
 touch /etc/passwd /etc/group /etc/resolv.conf
 mkdir -p /home /root
+for directory in /home /root /tmp /mnt /srv; do
+    [ -d "$directory" ] && touch -r "$directory" "$directory"
+done
 echo
 """
 """Run before freezing: what the first command of a clone needs is then in memory already, and the
-files that a new identity or user changes are in the writable layer."""
+files that a new identity or user changes, and directories in which shares are shown, are in the
+writable layer."""
 
 
 def boot_origin(

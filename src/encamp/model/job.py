@@ -56,6 +56,8 @@ class MachineRequest(msgspec.Struct, frozen=True, gc=False):
     """Another image than the environment's: NAME, NAME:VERSION or (the beginning of) a digest."""
     enrol: bool = False
     """Is it to become a worker node, as its environment says?"""
+    batch: bool = False
+    """Is it for jobs of its host's batch system, with the directories that these find inside?"""
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

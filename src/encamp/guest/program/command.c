@@ -36,6 +36,15 @@ struct stream *stream_find(struct session *session, uint32_t id)
     return NULL;
 }
 
+struct stream *stream_of(pid_t first)
+{
+    for (struct stream *stream = streams; stream < streams + STREAM_LIMIT; stream++) {
+        if (stream->used && !stream->dead && stream->pid == first)
+            return stream;
+    }
+    return NULL;
+}
+
 void stream_close(struct stream *stream, unsigned channel)
 {
     if (stream->fd[channel] >= 0)

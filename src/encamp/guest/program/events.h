@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-enum event_kind { EVENT_CHILD = 1, EVENT_SESSION, EVENT_STREAM /* + channel */ };
+enum event_kind { EVENT_CHILD = 1, EVENT_SESSION, EVENT_STREAM /* + channel */,
+                  EVENT_LISTENER = EVENT_STREAM + 3, EVENT_CALLER };
 
 static inline uint64_t event_tag(unsigned kind, uint32_t index)
 {

@@ -51,24 +51,47 @@ int file_write(const char *path, const char *bytes, size_t count, mode_t mode)
     return error;
 }
 
+int file_append(const char *path, const char *bytes, size_t count)
+{
+    struct stat before;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
+
+    if (fd < 0)
+        return errno;
+    int error = fstat(fd, &before) < 0 ? errno : write_all(fd, bytes, count);
+    if (error != 0 && ftruncate(fd, before.st_size) < 0)
+        error = errno;
+    if (close(fd) < 0 && error == 0)
+        error = errno;
+    return error;
+}
+
+int file_create(const char *path, const char *bytes, size_t count, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+
+    if (fd < 0)
+        return errno;
+    int error = write_all(fd, bytes, count);
+    if (close(fd) < 0 && error == 0)
+        error = errno;
+    if (error != 0)
+        unlink(path);
+    return error;
+}
+
 int file_replace(const char *path, const char *bytes, size_t count, mode_t mode)
 {
     char temporary[PATH_MAX];
-    int error;
 
     if (snprintf(temporary, sizeof temporary, "%s.encamp", path) >= (int)sizeof temporary)
         return ENAMETOOLONG;
     unlink(temporary);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-    if (fd < 0)
-        return errno;
-    error = write_all(fd, bytes, count);
-    if (close(fd) < 0 && error == 0)
+    int error = file_create(temporary, bytes, count, mode);
+    if (error == 0 && rename(temporary, path) < 0) {
         error = errno;
-    if (error == 0 && rename(temporary, path) < 0)
-        error = errno;
-    if (error != 0)
         unlink(temporary);
+    }
     return error;
 }
 
@@ -80,6 +103,8 @@ int directory_make(const char *path, mode_t mode)
 
     if (length == 0 || length >= sizeof part)
         return ENAMETOOLONG;
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
+        return 0;
     memcpy(part, path, length + 1);
     for (size_t i = 1; i <= length; i++) {
         if (part[i] != '/' && part[i] != 0)

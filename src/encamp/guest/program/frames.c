@@ -57,6 +57,8 @@ static bool type_expected(uint8_t type)
     case FRAME_UNMOUNT:
     case FRAME_POWEROFF:
     case FRAME_PING:
+    case FRAME_CALLS:
+    case FRAME_EXIT:
         return true;
     default:
         return false;

@@ -36,6 +36,8 @@ enum frame_type {
     FRAME_DONE,
     FRAME_PING,
     FRAME_PONG,
+    FRAME_CALLS,
+    FRAME_CALL,
 };
 
 enum field_key {
@@ -74,6 +76,9 @@ enum field_key {
     KEY_UMASK,
     KEY_LIMIT,
     KEY_MERGED,
+    KEY_FILE,
+    KEY_TEMPORARY,
+    KEY_CALLER,
     KEY_MAC = 40,
     KEY_HOSTS,
     KEY_GROUP_NAMES,

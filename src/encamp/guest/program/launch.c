@@ -15,7 +15,9 @@
 
 #include "builtins.h"
 #include "console.h"
+#include "files.h"
 #include "frames.h"
+#include "furnishing.h"
 #include "power.h"
 #include "surroundings.h"
 
@@ -77,6 +79,13 @@ static bool take_field(struct launch *launch, const struct field *field)
         return true;
     case KEY_LIMIT:
         return take_limit(launch, field);
+    case KEY_FILE:
+        if (launch->file_count == FILES_LIMIT || !furnishing_valid(field))
+            return false;
+        launch->files[launch->file_count++] = *field;
+        return true;
+    case KEY_TEMPORARY:
+        return field->length < PATH_MAX && memchr(field->bytes, 0, field->length) == NULL;
     case KEY_ARG:
     case KEY_ENV:
     case KEY_CWD:
@@ -100,7 +109,8 @@ int launch_parse(struct launch *launch, const uint8_t *payload, size_t length)
             return EBADMSG;
         args += field.key == KEY_ARG;
         environment += field.key == KEY_ENV;
-        if (field.key == KEY_ARG || field.key == KEY_ENV || field.key == KEY_CWD)
+        if (field.key == KEY_ARG || field.key == KEY_ENV || field.key == KEY_CWD ||
+            field.key == KEY_TEMPORARY)
             text += field.length + 1;
     }
     if (taken < 0 || args == 0)
@@ -124,6 +134,8 @@ int launch_parse(struct launch *launch, const uint8_t *payload, size_t length)
             launch->cwd = at;
         else if (field.key == KEY_CWD)
             launch->fallback = at;
+        else if (field.key == KEY_TEMPORARY)
+            launch->temporary = at;
         else
             continue;
         memcpy(at, field.bytes, field.length);
@@ -132,6 +144,10 @@ int launch_parse(struct launch *launch, const uint8_t *payload, size_t length)
     }
     launch->argv[arg] = NULL;
     launch->envp[variable] = NULL;
+    if (launch->temporary != NULL && !path_plain(launch->temporary)) {
+        launch_free(launch);
+        return EBADMSG;
+    }
     return 0;
 }
 
@@ -151,6 +167,8 @@ void launch_sentence(const struct launch_failure *failure, char *to, size_t size
         what = "the command's user could not be taken on";
     else if (failure->step == STEP_TERMINAL)
         what = "the terminal could not be set up";
+    else if (failure->step == STEP_FURNISH)
+        what = "the command's files could not be put into the machine";
     snprintf(to, size, "%s: %s", what, strerror(failure->error));
 }
 
@@ -242,8 +260,12 @@ static _Noreturn void run_builtin(const struct launch *launch)
 
 _Noreturn void launch_child(const struct launch *launch, const int fds[3], int status)
 {
+    int error = furnish(launch);
+
     setsid();
     plain_surroundings(launch);
+    if (error != 0)
+        give_up(status, error, STEP_FURNISH);
     if (launch->terminal) {
         struct winsize size = {.ws_row = launch->rows, .ws_col = launch->columns};
 

@@ -8,6 +8,10 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include "frames.h"
+
+enum { FILES_LIMIT = 8 };
+
 /* An EXEC payload, taken apart. argv and envp live in one allocation. */
 struct launch {
     char **argv;
@@ -26,10 +30,13 @@ struct launch {
     mode_t mask;
     struct rlimit limits[RLIM_NLIMITS];
     uint32_t limited; /* which of them were given, a bit each */
+    struct field files[FILES_LIMIT]; /* in the payload, which must last until the child is made */
+    size_t file_count;
+    char *temporary; /* the directory that the command's TMPDIR names, if it is to be made */
     void *memory;
 };
 
-enum launch_step { STEP_CWD = 1, STEP_IDENTITY, STEP_TERMINAL, STEP_EXEC };
+enum launch_step { STEP_CWD = 1, STEP_IDENTITY, STEP_TERMINAL, STEP_FURNISH, STEP_EXEC };
 
 /* What a child that could not be started writes to its status pipe. */
 struct launch_failure {

@@ -15,9 +15,11 @@
 
 #include "boot.h"
 #include "builtins.h"
+#include "calls.h"
 #include "console.h"
 #include "events.h"
 #include "memory.h"
+#include "offers.h"
 #include "ports.h"
 #include "session.h"
 #include "stream.h"
@@ -61,6 +63,10 @@ static bool note_events(const struct epoll_event *events, int count)
         } else if (kind == EVENT_SESSION) {
             sessions[index].readable = true;
             sessions[index].writable = true;
+        } else if (kind == EVENT_LISTENER) {
+            calls_knock();
+        } else if (kind == EVENT_CALLER) {
+            calls_event(index);
         } else {
             stream_event(index, kind - EVENT_STREAM, events[i].events & EPOLLERR);
         }
@@ -134,6 +140,18 @@ static void take_precedence(void)
     syscall(SYS_sched_setscheduler, 0, SCHED_BATCH | SCHED_RESET_ON_FORK, &none);
 }
 
+/* When memory is short. The kernel spares a machine's first process by itself. */
+static void spare_from_killing(void)
+{
+    if (getpid() == 1)
+        return;
+    int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    if (adjust < 0 || write(adjust, "-1000", 5) < 0)
+        say("the kernel may kill this program when memory is short");
+    close(adjust);
+}
+
 static _Noreturn void serve(int given)
 {
     int fds[SESSION_LIMIT] = {given};
@@ -145,11 +163,7 @@ static _Noreturn void serve(int given)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (given < 0) {
         take_precedence();
-        int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-
-        if (adjust < 0 || write(adjust, "-1000", 5) < 0)
-            say("the kernel may kill this program when memory is short");
-        close(adjust);
+        spare_from_killing();
         if (ports_open(fds, SESSION_LIMIT) == 0)
             fatal("the machine has no port named encamp.0");
     }
@@ -158,6 +172,10 @@ static _Noreturn void serve(int given)
         fatal("events cannot be waited for: %s", strerror(errno));
     int child = watch_children(epoll);
     streams_start(epoll);
+    calls_start(epoll);
+    offers_start(epoll);
+    if (in_machine)
+        offers_prepare(OFFERS_PLACE); /* if it cannot be done, whoever wants it is told */
     for (size_t i = 0; i < session_count; i++) {
         session_start(&sessions[i], fds[i], given >= 0);
         if (fds[i] >= 0)
@@ -185,6 +203,7 @@ static int socket_argument(const char *word)
 
 int main(int argc, char **argv)
 {
+    caller_main(argv);
     if (argc >= 2 && builtin_knows(argv[1]))
         return builtin_main(argc - 1, argv + 1);
     if (argc == 3 && strcmp(argv[1], "--socket") == 0) {

@@ -8,10 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "console.h"
 #include "identity.h"
 #include "mounts.h"
 #include "network.h"
+#include "offers.h"
 #include "power.h"
 #include "stream.h"
 #include "users.h"
@@ -63,6 +65,7 @@ static void drop_exec(struct session *session)
 static void reset(struct session *session)
 {
     streams_end(session);
+    calls_end(session);
     drop_exec(session);
     session->out_start = session->out_end = 0;
     session->failed = 0;
@@ -118,7 +121,8 @@ static bool execute(struct session *session, const struct frame *frame)
     size_t length = frame->length;
     bool whole = frame->channel == 0;
 
-    if (frame->stream == 0 || stream_find(session, frame->stream) != NULL || frame->channel > 1 ||
+    if (frame->stream == 0 || frame->stream >= CALL_BIT || frame->channel > 1 ||
+        stream_find(session, frame->stream) != NULL ||
         (session->exec != NULL && session->exec_stream != frame->stream))
         return false;
     if (!whole || session->exec != NULL) {
@@ -159,6 +163,9 @@ static bool request(struct session *session, const struct frame *frame)
     case FRAME_UNMOUNT:
         error = mounts_remove(text, sizeof text);
         break;
+    case FRAME_CALLS:
+        error = offers_make(session, frame->payload, frame->length, text, sizeof text);
+        break;
     case FRAME_USER:
         error = users_add(frame->payload, frame->length, text, sizeof text);
         break;
@@ -166,7 +173,8 @@ static bool request(struct session *session, const struct frame *frame)
         error = network_set(frame->payload, frame->length, text, sizeof text);
         break;
     }
-    if (error != 0 && session->failed == 0 && frame->type != FRAME_UNMOUNT) {
+    if (error != 0 && session->failed == 0 && frame->type != FRAME_UNMOUNT &&
+        frame->type != FRAME_CALLS) {
         session->failed = error;
         memcpy(session->failed_text, text, sizeof text);
     }
@@ -182,6 +190,10 @@ static bool stream_frame(struct session *session, const struct frame *frame)
 
     bool alone = frame->type == FRAME_SIGNAL && frame->length == 5;
 
+    if (frame->stream >= CALL_BIT)
+        return calls_frame(session, frame);
+    if (frame->type == FRAME_EXIT)
+        return false;
     if (frame->type != FRAME_DATA && frame->length != (alone ? 5 : sizes[frame->type]))
         return false;
     if (stream == NULL)
@@ -216,6 +228,7 @@ static bool handle(struct session *session, const struct frame *frame)
     case FRAME_CREDIT:
     case FRAME_SIGNAL:
     case FRAME_RESIZE:
+    case FRAME_EXIT:
         return stream_frame(session, frame);
     case FRAME_POWEROFF:
         power_off();
@@ -351,6 +364,7 @@ bool session_pump(struct session *session)
 
     moved |= take_frames(session);
     moved |= streams_pump(session);
+    moved |= calls_pump(session);
     moved |= transmit(session);
     return moved;
 }

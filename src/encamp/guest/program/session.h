@@ -10,7 +10,7 @@ enum {
     SESSION_OUT = 4 * FRAME_LIMIT,
     REPLY_ROOM = 2048,   /* the longest answer, header included */
     TEXT_LIMIT = 512,    /* the longest sentence in an answer */
-    EXEC_LIMIT = 4 << 20 /* all parts of one EXEC together */
+    EXEC_LIMIT = 8 << 20 /* all parts of one EXEC together */
 };
 
 struct session {

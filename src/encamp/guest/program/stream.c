@@ -181,7 +181,9 @@ static bool pump_answers(struct stream *stream)
     char text[TEXT_LIMIT] = "";
     if (read(stream->status, &failure, sizeof failure) == (ssize_t)sizeof failure) {
         launch_sentence(&failure, text, sizeof text);
-        tell_exit(session, stream->id, EXIT_NOT_STARTED, (uint32_t)failure.error, text);
+        tell_exit(session, stream->id,
+                  failure.step == STEP_FURNISH ? EXIT_NOT_FURNISHED : EXIT_NOT_STARTED,
+                  (uint32_t)failure.error, text);
     } else if (WIFSIGNALED(stream->wait_status)) {
         tell_exit(session, stream->id, EXIT_KILLED, (uint32_t)WTERMSIG(stream->wait_status), text);
     } else {

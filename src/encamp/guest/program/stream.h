@@ -15,7 +15,7 @@ enum {
 
 enum { CHANNEL_IN, CHANNEL_OUT, CHANNEL_ERR, CHANNELS };
 
-enum exit_kind { EXIT_EXITED, EXIT_KILLED, EXIT_NOT_STARTED };
+enum exit_kind { EXIT_EXITED, EXIT_KILLED, EXIT_NOT_STARTED, EXIT_NOT_FURNISHED };
 
 struct stream {
     bool used;
@@ -43,6 +43,8 @@ struct stream {
 void streams_start(int epoll);
 /* Is a command with this id running in this session? */
 struct stream *stream_find(struct session *session, uint32_t id);
+/* The command whose first process this is; NULL: of none. */
+struct stream *stream_of(pid_t first);
 /* Act on a whole EXEC payload. A failure is answered, not returned; false: malformed. */
 bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload, size_t length);
 /* Say that a command was not started. */

@@ -46,7 +46,8 @@ static void leave_the_program_behind(void)
     setrlimit(RLIMIT_NOFILE, &files);
     /* the priority was reset by the fork, the policy was not */
     syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
-    int adjust = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    /* the first process of a machine is spared anyway, and has nothing to leave behind */
+    int adjust = getppid() == 1 ? -1 : open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (adjust >= 0) {
         ssize_t written = write(adjust, "0", 1);
         (void)written; /* a machine without it has no use for it */

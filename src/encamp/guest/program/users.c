@@ -56,15 +56,17 @@ static int add_line(const char *path, const char *missing, const char *name, uin
                     const char *rest, bool exact)
 {
     bool has_number, has_name, has_both;
-    char *list = malloc(LIST_LIMIT + LINE_LIMIT);
+    char line[LINE_LIMIT];
+    char *list = malloc(LIST_LIMIT);
     int error = 0;
 
     if (list == NULL)
         return ENOMEM;
     if (!file_read(path, list, LIST_LIMIT)) {
-        if (access(path, F_OK) == 0) {
+        error = access(path, F_OK) == 0 ? EFBIG : file_replace(path, missing, strlen(missing), 0644);
+        if (error != 0) {
             free(list);
-            return EFBIG;
+            return error;
         }
         strcpy(list, missing);
     }
@@ -72,16 +74,16 @@ static int add_line(const char *path, const char *missing, const char *name, uin
     if (exact && !has_both && (has_number || has_name)) {
         error = EEXIST;
     } else if (!has_number) {
-        size_t used = strlen(list);
+        size_t length = strlen(list), used = 0;
 
-        if (used > 0 && list[used - 1] != '\n')
-            list[used++] = '\n';
-        used += (size_t)snprintf(list + used, WORD_LIMIT, "%s", name);
+        if (length > 0 && list[length - 1] != '\n')
+            line[used++] = '\n';
+        used += (size_t)snprintf(line + used, WORD_LIMIT, "%s", name);
         if (has_name)
-            used += (size_t)sprintf(list + used, "_%u", number);
-        used += (size_t)snprintf(list + used, LINE_LIMIT - 2 * WORD_LIMIT, ":*:%u:%s\n", number,
+            used += (size_t)sprintf(line + used, "_%u", number);
+        used += (size_t)snprintf(line + used, LINE_LIMIT - 2 * WORD_LIMIT, ":*:%u:%s\n", number,
                                  rest);
-        error = file_replace(path, list, used, 0644);
+        error = file_append(path, line, used);
     }
     free(list);
     return error;
