@@ -19,7 +19,7 @@ from contextlib import suppress
 import msgspec
 
 from encamp.agent import owners
-from encamp.agent.commands.directory import ID, not_written
+from encamp.agent.commands.directory import ID, is_own, not_written
 from encamp.agent.commands.starting import clear_idle
 from encamp.agent.promised import Promise, directory, read, with_promises
 from encamp.bus.messages import Claim
@@ -76,6 +76,8 @@ class Claims:
                 # The clock may have been set back meanwhile.
                 until = min(promise.until, now + LONGEST)
                 self._promises[name] = msgspec.structs.replace(promise, until=until)
+        for id in [id for id in self._promises if is_own(id)]:
+            self.release(id)  # What another agent was about to begin itself nobody will.
         self.forget()
 
     def promise(self, claim: Claim) -> None:

@@ -15,7 +15,7 @@ from encamp.describe.late import late_references
 from encamp.guest import messages as guest
 from encamp.guest.archive_pack import pack, pack_content
 from encamp.guest.archive_read import printable
-from encamp.guest.channel import Channel, Exec, Kind
+from encamp.guest.channel import Channel, Exec
 from encamp.model.environment import Account, Context, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
@@ -232,7 +232,7 @@ async def _run(
     await stream.end()
     stream.stdout.discard()
     ended, said = await outcome(stream)
-    if ended.kind is Kind.NOT_STARTED:
+    if not ended.started:
         raise _wrong(environment, f"{what} could not be run: {ended.text}")
     if ended.code != 0:
         raise _wrong(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -146,12 +146,14 @@ def disagreeing(home: Home) -> dict[int, frozenset[str]]:
     return {uid: frozenset(names) for uid, names in found.items()}
 
 
-def anything(home: Home, uid: int) -> bool:
-    """Has an owner machines, or work that is half done?"""
-    for name in ("machines", "cache"):
-        with suppress(OSError), _directory(home, uid, name) as fd:
-            if os.listdir(fd):
-                return True
+def anything(home: Home, uid: int, machines: Collection[str]) -> bool:
+    """Has an owner one of these machines (an empty name: any), or work that is half done?"""
+    with suppress(OSError), _directory(home, uid, "machines") as fd:
+        names = os.listdir(fd)
+        if any(not one or one in names for one in machines) and names:
+            return True
+    with suppress(OSError), _directory(home, uid, "cache") as fd:
+        return bool(os.listdir(fd))
     return False
 
 

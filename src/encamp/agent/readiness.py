@@ -10,7 +10,7 @@ from collections.abc import Callable
 from encamp.agent.context import last_lines
 from encamp.agent.copying import ROOT, builtin, outcome
 from encamp.agent.surroundings import variables_for
-from encamp.guest.channel import Channel, Exec, Kind
+from encamp.guest.channel import Channel, Exec
 from encamp.model.environment import Environment, Readiness
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine
@@ -76,7 +76,7 @@ class Tests:
             self.failing.pop("command", None)
             return
         reason = f"command '{self._line}' exited with {ended.code}"
-        if ended.kind is Kind.NOT_STARTED:
+        if not ended.started:
             reason = f"command '{self._line}' could not be run"
         self.failing["command"] = reason + (f", saying: {last_lines(said)}" if said else "")
 

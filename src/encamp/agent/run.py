@@ -216,7 +216,7 @@ async def run_job(
         machine=live.machine.id,
         exit_code=ended.code,
         reason=describe(ended, job.command),
-        started=ended.kind is not Kind.NOT_STARTED,
+        started=ended.started,
         phases=phases.done(),
         missing=tuple(copied.missing),
         problems=(*failures, *copied.problems),
@@ -270,7 +270,7 @@ async def run_in(
         machine=machine.id,
         exit_code=ended.code,
         reason=describe(ended, command),
-        started=ended.kind is not Kind.NOT_STARTED,
+        started=ended.started,
         missing=tuple(copied.missing),
         problems=(*problems, *copied.problems),
     )
@@ -282,7 +282,7 @@ def describe(ended: Exit, command: Command) -> str:
             return f"exit code {ended.value}"
         case Kind.KILLED:
             return f"killed by signal {ended.value}"
-        case Kind.NOT_STARTED:
+        case Kind.NOT_STARTED | Kind.NOT_FURNISHED:
             return f"'{command.arguments[0]}': {ended.text or os.strerror(ended.value)}"
 
 

@@ -22,8 +22,9 @@ LOOK = 1.0
 """Seconds between two looks at the journal."""
 AGREE = 5
 """Every so many looks the journal is put in agreement with the processes that there are."""
-AGAIN = 60.0
-"""Seconds after which what could not be put right in another owner's home is tried again."""
+SOON, LATE = 5.0, 60.0
+"""Seconds after which what could not be put right in another owner's home is tried again: it may
+only have been too early. They double from one time to the next."""
 PATIENCE = 2.0
 """Seconds that a look waits for what is put right there; then it goes on, and so does that."""
 
@@ -35,8 +36,9 @@ class MachineWatch:
         self._changed = changed
         self._stamp: object = None
         self._reading = threading.Lock()
-        self._tried: dict[int, tuple[frozenset[str], float]] = {}
-        """Where what was put right in others' homes, and when."""
+        self._tried: dict[int, tuple[frozenset[str], float, float]] = {}
+        """Where what was put right in others' homes, when it may be tried again, and how long that
+        is since it was."""
         self._at_work: dict[int, threading.Thread] = {}
         """Those who just do so."""
         self.machines: tuple[Machine, ...] = ()
@@ -82,9 +84,10 @@ class MachineWatch:
         self._at_work = {uid: one for uid, one in self._at_work.items() if one.is_alive()}
         begun = []
         for uid, names in owned.disagreeing(self._home).items():
-            tried, at = self._tried.get(uid, (frozenset(), 0.0))
-            if uid not in self._at_work and (names != tried or now - at > AGAIN):
-                self._tried[uid] = names, now
+            tried, at, pause = self._tried.get(uid, (frozenset(), 0.0, SOON))
+            if uid not in self._at_work and (names != tried or now > at):
+                pause = min(LATE, 2 * pause) if names == tried else SOON
+                self._tried[uid] = names, now + pause, pause
                 thread = threading.Thread(target=self._recover_owner, args=(uid,), daemon=True)
                 thread.start()
                 self._at_work[uid] = thread

@@ -97,6 +97,18 @@ async def test_what_is_promised_outlives_the_agent(host: Home, asker: Asker, emp
             await commands.claim(of("b", 3 * GIB))
 
 
+async def test_what_an_agent_was_about_to_begin_itself_is_not_promised_by_the_next(
+    host: Home, asker: Asker, empty: None
+) -> None:
+    async with asker.agent(host) as commands:
+        await commands.claim(of("a", 1 * GIB))
+    kept = host.root / "claims" / "a"
+    kept.with_name("bait.0").write_bytes(kept.read_bytes().replace(b'"a"', b'"bait.0"'))
+    async with asker.agent(host) as commands:
+        assert commands.claims() == ("a",)
+        assert list(kept.parent.iterdir()) == [kept]
+
+
 async def test_whoever_has_no_claim_leaves_alone_what_is_promised(
     host: Home, asker: Asker, empty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

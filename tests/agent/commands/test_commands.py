@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from encamp.agent.commands import caretaker
 from encamp.bus.messages import Execute
 from encamp.home import Home
 from encamp.manager.store import commands as commands_in_store
@@ -363,7 +366,14 @@ async def test_a_command_whose_carrier_was_stopped_still_has_its_time_limit(
         assert ended.state is CommandState.TIMED_OUT
 
 
-async def test_ids_are_forgotten_after_a_day(host: Home, asker: Asker) -> None:
+@pytest.mark.parametrize("up", [10.0, 1e6])
+async def test_ids_are_forgotten_after_a_day(
+    host: Home, asker: Asker, up: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the host has been up."""
+    booted = time.monotonic() - up
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() - booted)
+    monkeypatch.setattr(caretaker, "time", clock)
     async with asker.agent(host) as commands:
         await asker.run(commands, "agent.ping")
         (kept,) = (host.root / "commands" / "over").iterdir()

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from encamp.agent.commands.directory import CommandDirectory, Request, Result
 from encamp.agent.commands.prepared import Prepared
 from encamp.agent.commands.records import Records
@@ -90,3 +92,85 @@ async def test_what_it_has_begun_goes_on_without_it(host: Home, tmp_path: Path) 
         file.write("end")
     ended = await result(directory)
     assert (ended.state, directory.read_output(0, 100)) == (CommandState.DONE, b"one\n")
+
+
+def waits(server: int) -> list[int]:
+    """The carrier that the prepared process has made to wait, and its worker."""
+    carriers = children(server)
+    return [*carriers, *(worker for carrier in carriers for worker in children(carrier))]
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+async def both_wait(server: int) -> list[int]:
+    while len(found := waits(server)) < 2:
+        await asyncio.sleep(0.01)
+    return found
+
+
+def server_of(process: Prepared) -> int:
+    assert process._process is not None
+    return process._process.pid
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_a_command_is_carried_out_though_who_waited_for_it_was_killed(
+    host: Home, tmp_path: Path, which: int
+) -> None:
+    counter = tmp_path / "counter"
+    async with prepared(host, []) as process:
+        process.prepare()
+        os.kill((await both_wait(server_of(process)))[which], signal.SIGKILL)
+        directory = taken(host, "killed", "count", file=str(counter))
+        assert await process.start(directory) is not None
+        assert (await result(directory)).state is CommandState.DONE
+    assert counter.read_text() == "once\n"
+
+
+async def test_a_command_is_carried_out_though_who_was_told_of_it_never_heard(
+    host: Home, tmp_path: Path
+) -> None:
+    counter = tmp_path / "counter"
+    async with prepared(host, []) as process:
+        process.prepare()
+        carrier, _ = await both_wait(server_of(process))
+        os.kill(carrier, signal.SIGSTOP)
+        directory = taken(host, "deaf", "count", file=str(counter))
+        starting = asyncio.create_task(process.start(directory))
+        await asyncio.sleep(0.2)
+        os.kill(carrier, signal.SIGKILL)
+        assert await starting not in (None, carrier)
+        assert (await result(directory)).state is CommandState.DONE
+    assert counter.read_text() == "once\n"
+
+
+async def test_nobody_waits_any_more_when_it_ends(host: Home) -> None:
+    async with prepared(host, []) as process:
+        process.prepare()
+        waiting = await both_wait(server_of(process))
+    async with asyncio.timeout(10):
+        while any(Path(f"/proc/{pid}").exists() for pid in waiting):
+            await asyncio.sleep(0.01)
+
+
+async def test_the_lock_is_held_by_the_worker_too(host: Home, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text("one\n")
+    async with prepared(host, []) as process:
+        process.prepare()
+        carrier, worker = await both_wait(server_of(process))
+        directory = taken(host, "locked", "copy", file=str(source))
+        assert await process.start(directory) == carrier
+        while directory.read_output(0, 100) != b"one\n":
+            await asyncio.sleep(0.01)
+        holds = [Path(f"/proc/{pid}/fd") for pid in (carrier, worker)]
+        for files in holds:
+            assert str(directory.lock) in {str(file.readlink()) for file in files.iterdir()}
+        with source.open("a") as file:
+            file.write("end")
+        assert (await result(directory)).state is CommandState.DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
@@ -48,6 +49,8 @@ class Caretaker:
         self._wake = asyncio.Event()
         self._to_recover = asyncio.Event()
         self._to_recover.set()
+        self._left: set[str] = {""}
+        """Machines that killed commands have left; empty: they could be any."""
         self._children: set[int] = set()
         """Processes we have started, and have not yet seen the end of."""
         self._forked: set[int] = set()
@@ -56,7 +59,8 @@ class Caretaker:
         self.own: Callable[[Tracked], None] | None = None
         """Called with each command of the agent's own that has got on."""
         self._free = 0
-        self._forgotten = 0.0
+        self._forgotten = -math.inf
+        """By a clock that begins with the host: 0 may be just now."""
 
     def find_left(self) -> None:
         """Go on with what former agents left."""
@@ -106,8 +110,9 @@ class Caretaker:
         while True:
             await self._to_recover.wait()
             self._to_recover.clear()
+            left, self._left = self._left, set()
             try:
-                await asyncio.to_thread(recover_machines, self._home)
+                await asyncio.to_thread(recover_machines, self._home, left)
             except (EncampError, OSError) as error:
                 LOG.warning("%s", error)
 
@@ -145,7 +150,8 @@ class Caretaker:
         if tracked.is_over():
             # Somebody else's turn has come.
             self._wake.set()
-            if tracked.was_ended():
+            if tracked.result is not None and tracked.was_ended():
+                self._left.add(tracked.result.stage.machine)
                 self._to_recover.set()
         if is_own(tracked.directory.id):
             if self.own is not None and (changed or tracked.is_over()):
@@ -173,7 +179,7 @@ class Caretaker:
         became of it, unless it can still begin. Blocks: for a thread."""
         directory = tracked.directory
         with held(directory.lock) as ours:
-            if not ours or directory.result.exists():
+            if ours is None or directory.result.exists():
                 return
             started = directory.started()
             if started:

@@ -28,8 +28,7 @@ from encamp.agent.commands.directory import (
     not_written,
 )
 from encamp.agent.commands.family import adopt_orphans, end_descendants
-from encamp.agent.commands.working import Answer, work
-from encamp.home import Home
+from encamp.agent.commands.working import Answer, Worker
 from encamp.model.command import LARGEST_OUTPUT, CommandState
 from encamp.model.errors import EncampError
 from encamp.model.property import LARGEST_VALUE, Value
@@ -71,10 +70,10 @@ class Output:
 
 
 class Carrier:
-    def __init__(self, directory: CommandDirectory, request: Request, home: Home) -> None:
+    def __init__(self, directory: CommandDirectory, request: Request) -> None:
         self.directory = directory
         self.request = request
-        self.home = home
+        self.home = directory.home
         self.started = directory.started()
         self.output = Output(directory.output)
         self.printed = bytearray()
@@ -89,26 +88,29 @@ class Carrier:
         self._newest = 0.0
         self._untold = False
 
-    def run(self) -> Result:
+    def run(self, lock: int, waiting: Worker | None = None) -> Result:
+        """`waiting`: a worker that is there already."""
         adopt_orphans()
         signal.signal(signal.SIGTERM, self._told)
-        parent = os.getpid()
-        out, out_end = os.pipe()
-        error, error_end = os.pipe() if self._returns_what_it_prints else (-1, out_end)
-        answer, answer_end = os.pipe()
-        self.worker = os.fork()
-        if self.worker == 0:
-            os.dup2(out_end, 1)
-            os.dup2(error_end, 2)
-            work(self.request, self.home, parent, answer_end)
-        with suppress(OSError):
-            os.setpgid(self.worker, self.worker)
-        for end in {out_end, error_end, answer_end}:
-            os.close(end)
-        self._sinks = {out: self._take_output, error: self.output.write, answer: self._take_answer}
+        worker = self._begin(lock, waiting)
+        self.worker = worker.pid
+        self._sinks = {
+            worker.out: self._take_output,
+            worker.error: self.output.write,
+            worker.answer: self._take_answer,
+        }
         self._sinks.pop(-1, None)
         self._attend()
         return self._result()
+
+    def _begin(self, lock: int, waiting: Worker | None) -> Worker:
+        if waiting is not None and self.request.program is None:
+            with suppress(OSError):  # Somebody has ended it while it waited.
+                waiting.begin(self.directory, lock)
+                return waiting
+        worker = Worker(apart=self._returns_what_it_prints)
+        worker.begin(self.directory, lock)
+        return worker
 
     def _told(self, number: int, frame: object) -> None:
         self.told_to_end = True
@@ -207,6 +209,7 @@ class Carrier:
             ended=time.time(),
             value=value,
             exit_code=exit_code,
+            cut_short=self.request.program is None and not self.answer,
         )
 
     def _outcome(self) -> tuple[CommandState, str, Value, int | None]:
@@ -256,18 +259,17 @@ def give_sign(directory: CommandDirectory) -> None:
             os.close(fd)
 
 
-def carry(directory: CommandDirectory) -> None:
+def carry(directory: CommandDirectory, waiting: Worker | None = None) -> None:
     """Carry the command out, unless that has been done, is being done, or is not to be done."""
     with held(directory.lock) as ours:
-        if not ours or directory.result.exists():
+        if ours is None or directory.result.exists():
             return
         request = directory.read_request()
         if request is None or not directory.begin(time.time()):
             return
         give_sign(directory)
-        home = Home(directory.path.parent.parent.parent)
         try:
-            result = Carrier(directory, request, home).run()
+            result = Carrier(directory, request).run(ours, waiting)
         except OSError as error:
             reason = f"It could not be carried out: {error.strerror}."
             result = Result(state=CommandState.FAILED, reason=reason, ended=time.time())

@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 
 from encamp.agent.commands.stage import Stage, read_stage
+from encamp.home import Home
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.program import ListedProgram
@@ -75,6 +76,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     stage: Stage = Stage()
     """How far it had come with a machine."""
+    cut_short: bool = False
+    """The process in which it worked ended without a word, and may have left something."""
 
 
 REQUESTS = msgspec.msgpack.Decoder(Request)
@@ -103,6 +106,11 @@ class CommandDirectory:
     @property
     def id(self) -> str:
         return self.path.name
+
+    @property
+    def home(self) -> Home:
+        """The agent's, whose command it is."""
+        return Home(self.path.parent.parent.parent)
 
     def journal(self, request: Request) -> None:
         """Write a request down; it is on the disk when this returns, or nothing is."""
@@ -217,16 +225,17 @@ class CommandDirectory:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[bool]:
-    """Hold a lock, unless somebody else does: then this says no."""
+def held(path: Path) -> Iterator[int | None]:
+    """Hold a lock, unless somebody else does: then this is None. Whoever is given the descriptor
+    holds it, too."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield None
         else:
-            yield True
+            yield fd
     finally:
         os.close(fd)
 

@@ -143,6 +143,11 @@ async def remove(
 ) -> None:
     """Remove a machine that has ended or is suspended."""
     keeper, found = _found(context, machine, owner)
+    if not idle and found.node is not None:
+        from encamp.agent.nodes import removing
+
+        await removing.remove(keeper, found, force=force)
+        return
     if not idle:
         await keeper.remove(found, force=force)
         return

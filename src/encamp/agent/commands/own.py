@@ -45,23 +45,35 @@ class OwnCommands:
     ) -> None:
         """Begin a command that makes a machine, and give it so many seconds. An error says that
         there is no room for the machine, or that the command could not be written down."""
-        assert is_own(claim.id)
         await self._intake.claim(claim)
+        try:
+            await self.begin_without_room(claim.id, claim.owner, plugin, arguments, timeout)
+        except EncampError:
+            self._intake.claims.release(claim.id)
+            raise
+
+    async def begin_without_room(
+        self,
+        id: str,
+        issuer: str,
+        plugin: str,
+        arguments: dict[str, Value],
+        timeout: float = LONGEST_TIMEOUT,
+    ) -> None:
+        """Begin one that makes none."""
+        assert is_own(id)
+        self.prepare()
         request = Request(
-            id=claim.id,
+            id=id,
             name=plugin.partition(":")[0].rpartition(".")[2],
             arguments=arguments,
-            issuer=claim.owner,
+            issuer=issuer,
             timeout=timeout,
             received=time.time(),
             plugin=plugin,
             internal=True,
         )
-        try:
-            await self._intake.take(request)
-        except EncampError:
-            self._intake.claims.release(claim.id)
-            raise
+        await self._intake.take(request)
 
     async def cancel(self, id: str) -> None:
         if (tracked := self._tracked.get(id)) is not None:

@@ -63,7 +63,7 @@ class Records:
     def claimed(self) -> Iterator[None]:
         """While this is held, no other agent looks after the commands of this home."""
         with held(self._root / "lock") as ours:
-            if not ours:
+            if ours is None:
                 raise EncampError(
                     Code.WRONG_STATE,
                     f"Another agent works in {self._home.root} already.",

@@ -7,12 +7,18 @@ All that needs the agent's rights is opened first; then the process becomes the 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from encamp.agent.commands.plugin import Context, command
 from encamp.model.errors import EncampError
 from encamp.model.property import Value
 from encamp.model.request import PartResult
+
+if TYPE_CHECKING:
+    from encamp.agent.commands.ground import Ground
+    from encamp.agent.keeper import Keeper
+    from encamp.model.environment import Environment
+    from encamp.model.job import MachineRequest
 
 LONGEST = 366 * 86400.0
 """Seconds. A job's own time limit is its own business."""
@@ -41,7 +47,7 @@ def run(
     try:
         machine = machine_of(wanted, number)
         environment = ground.environment(wanted.environment)
-        keeper = ground.take()
+        keeper, machine = _taken(ground, machine, environment)
     except EncampError as error:
         return refused(part, error)
     return run_part(part, keeper, environment, wanted, machine, ticket)
@@ -75,3 +81,15 @@ def execute(
     except EncampError as error:
         return refused(part, error)
     return run_in_machine(part, keeper, found, wanted, ticket)
+
+
+def _taken(
+    ground: Ground, machine: MachineRequest, environment: Environment
+) -> tuple[Keeper, MachineRequest]:
+    """From now on this process is the owner's."""
+    if not machine.batch:
+        return ground.take(), machine
+    from encamp.agent.bait.readying import everybodys_shares, for_batch_jobs
+
+    shares = everybodys_shares()
+    return ground.take(), for_batch_jobs(machine, environment, shares)

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,14 +85,15 @@ def _read_offers(*words: str) -> Offers:
         ) from error
 
 
-def recover_machines(home: Home) -> None:
-    """Clear what killed commands left of machines. Takes a moment: for a thread."""
+def recover_machines(home: Home, left: Collection[str]) -> None:
+    """Clear what killed commands left of these machines; an empty name: of any. Takes a moment: for
+    a thread."""
     from encamp.agent.owned import anything
 
     if any(os.listdir(path) for path in (home.machines, home.cache) if path.is_dir()):
         _recover(home)
     for uid in owners(home):
-        if anything(home, uid):
+        if anything(home, uid, left):
             # What is wrong with one owner's home is not the others' business.
             with suppress(EncampError):
                 recover_owner(home, uid)

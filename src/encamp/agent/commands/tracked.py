@@ -48,7 +48,8 @@ class Tracked:
     def was_ended(self) -> bool:
         """Did it end before it was done, so that it may have left something?"""
         done = (CommandState.DONE, CommandState.FAILED)
-        return self.result is not None and self.result.state not in done
+        result = self.result
+        return result is not None and (result.cut_short or result.state not in done)
 
     def is_waiting(self) -> bool:
         """Does it wait for its turn?"""

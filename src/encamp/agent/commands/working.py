@@ -5,20 +5,25 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
 
-from encamp.agent.commands.directory import Request
+from encamp.agent.commands.directory import CommandDirectory, Request
 from encamp.agent.commands.family import MARK, die_with
 from encamp.agent.commands.plugin import Context
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
 from encamp.model.program import ListedProgram
 from encamp.model.property import LARGEST_VALUE, Value, fits, is_value
+
+LONGEST_PATH = 8192
 
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -33,12 +38,58 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """It was told to stop, and did."""
 
 
-def work(request: Request, home: Home, parent: int, answer: int) -> NoReturn:
-    """Carry the command out, in a process that was made for it; and end that process."""
-    status = 1
+class Worker:
+    """The process, as its parent sees it. It is made before it is told of a command, so that it can
+    be there when one comes. `prepare` is called in it first. `apart`: its standard error does not
+    come with its output."""
+
+    def __init__(self, *, prepare: Callable[[], None] | None = None, apart: bool = False) -> None:
+        parent = os.getpid()
+        self.out, out = os.pipe()
+        self.error, error = os.pipe() if apart else (-1, out)
+        self.answer, answer = os.pipe()
+        self._line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._line.close()
+            os.dup2(out, 1)
+            os.dup2(error, 2)
+            _wait_and_work(its, parent, answer, prepare)
+        with suppress(OSError):
+            os.setpgid(self.pid, self.pid)
+        its.close()
+        for end in {out, error, answer}:
+            os.close(end)
+
+    def begin(self, directory: CommandDirectory, lock: int) -> None:
+        """Tell it what to carry out. It holds the command's lock, too. Raises OSError if it was
+        ended while it waited."""
+        with self._line:
+            socket.send_fds(self._line, [os.fsencode(directory.path)], [lock])
+
+
+def _wait_and_work(
+    line: socket.socket, parent: int, answer: int, prepare: Callable[[], None] | None
+) -> NoReturn:
     try:
         os.setpgid(0, 0)
         die_with(parent)
+        if prepare is not None:
+            prepare()
+        path, _, _, _ = socket.recv_fds(line, LONGEST_PATH, 1, socket.MSG_CMSG_CLOEXEC)
+        directory = CommandDirectory(Path(os.fsdecode(path)))
+        request = directory.read_request() if path else None
+        if request is not None:
+            os.environ[MARK] = directory.id
+            _work(request, directory.home, parent, answer)
+    finally:
+        os._exit(1)
+
+
+def _work(request: Request, home: Home, parent: int, answer: int) -> NoReturn:
+    """Carry the command out, and end this process, which was made for it."""
+    status = 1
+    try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # What the command makes is not kept as close as what is kept about the command.
         os.umask(0o022)

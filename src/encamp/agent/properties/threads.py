@@ -71,8 +71,11 @@ class Threads:
     async def finish(self, call: Call) -> Any:
         """What it returned. Whoever waits no longer does not end it."""
         await asyncio.wait({call.future}, timeout=MOMENT)
-        if not call.begun and self._calls.qsize() > self._idle:
-            self._add()
+        # Not once: a thread that has just taken another call is idle as far as we can see.
+        while not (call.begun or call.future.done()):
+            if self._calls.qsize() > self._idle:
+                self._add()
+            await asyncio.wait({call.future}, timeout=MOMENT)
         return await call.future
 
     def _add(self) -> None:
