@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import array
 import os
+import select
+import signal
 import socket
 import struct
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -121,6 +123,11 @@ class Door:
             self._socket = None
             self.path.unlink()
 
+    def is_asked(self) -> bool:
+        """Does somebody wait to be let in?"""
+        assert self._socket is not None
+        return bool(select.select([self._socket], [], [], 0)[0])
+
     def accept(self) -> Visit:
         assert self._socket is not None
         connection, _ = self._socket.accept()
@@ -164,6 +171,8 @@ class Door:
         while self._started:
             process = self._started.pop()
             if process.poll() is None:
+                for guard in guards(process.pid):
+                    os.kill(guard, signal.SIGKILL)
                 process.kill()
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
@@ -173,6 +182,16 @@ class Door:
     def end(self) -> None:
         self.forget()
         self.close()
+
+
+def guards(starter: int) -> list[int]:
+    """Who keeps the end of a starter to itself."""
+    found = []
+    for child in Path(f"/proc/{starter}/task/{starter}/children").read_text().split():
+        with suppress(OSError):  # It has just ended.
+            if Path(f"/proc/{child}/comm").read_text() == "encamp-guard\n":
+                found.append(int(child))
+    return found
 
 
 def fields(payload: bytes) -> Iterator[tuple[str, bytes]]:

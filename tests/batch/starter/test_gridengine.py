@@ -188,6 +188,14 @@ def test_a_command_of_qrsh_is_run_as_it_is(door: Door, spool: Spool) -> None:
     assert out == b"x\n"
 
 
+def test_words_for_another_host_of_a_job_are_split_by_a_shell(door: Door, spool: Spool) -> None:
+    spool.config.write_text("handle_as_binary=0\nno_shell=0\npe_task_id=1.node2\n")
+    variables = spool.variables("unix_behavior", "")
+    told, _, out = told_and_run(door, "echo", "$JOB_ID; echo y", variables=variables)
+    assert told == ([], [], [b"/bin/sh", b"-c", b"echo $JOB_ID; echo y "])
+    assert out == b"5\ny\n"
+
+
 def test_words_of_qrsh_are_split_by_a_shell(door: Door, spool: Spool) -> None:
     """Grid Engine names none, and would have taken any."""
     spool.configure(binary=True, no_shell=False)

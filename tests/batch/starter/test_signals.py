@@ -13,6 +13,8 @@ from tests.batch.starter.double import PATIENCE, Door, Process, Visit
 
 ALONE = 1
 """After a signal's number: it was not sent to all of the job."""
+SETTLING = 0.9
+"""Seconds, nearly, in which a job that has just begun gets nothing that came before."""
 
 
 def state(process: Process) -> str:
@@ -71,11 +73,26 @@ def test_signals_that_tell_something_wait_until_the_job_has_begun(door: Door) ->
     visit.answer(b"T", b"\1\0\0\0")
     again = door.accept()
     again.answer(b"B")
+    begun = time.monotonic()
     told = [again.frame() for _ in range(3)]
+    # Not at once: the job has to set its traps first.
+    assert time.monotonic() - begun > SETTLING
     numbers = sorted((signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT))
-    assert told == [(b"S", bytes([number])) for number in numbers]
+    assert told == [(b"S", bytes([number, ALONE])) for number in numbers]
     again.ended(0)
     assert again.gone()
+    assert door.finish(process)[0] == 0
+
+
+def test_one_that_ends_the_job_does_not_wait_for_those_that_tell_something(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    visit = door.accept()
+    process.send_signal(signal.SIGUSR1)
+    has_begun(process, visit)
+    process.send_signal(signal.SIGTERM)
+    assert visit.frame() == (b"S", bytes([signal.SIGTERM, ALONE]))
+    visit.ended(0)
+    assert visit.gone()
     assert door.finish(process)[0] == 0
 
 

@@ -112,5 +112,6 @@ void called(struct job *job, int argc, char **argv)
     } else {
         job->words = words + 1;
         script_read(job, *words, argv[1]);
+        job->comes_back = true;
     }
 }

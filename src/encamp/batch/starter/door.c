@@ -22,17 +22,16 @@ static int try_door(void)
     return door;
 }
 
-int door_open(void)
+int door_open(uint32_t patience_ms, const char *note)
 {
     uint64_t start = now_ms(), waited = 0;
     uint32_t step = STEP_FIRST_MS;
-    bool noted = false;
     int door;
 
-    while ((door = try_door()) < 0 && waited < PATIENCE_MS) {
-        if (!noted && waited >= NOTE_AFTER_MS) {
-            noted = true;
-            say("Encamp's agent does not answer on this host; the job waits for it.");
+    while ((door = try_door()) < 0 && waited < patience_ms) {
+        if (note != NULL && waited >= NOTE_AFTER_MS) {
+            say("%s", note);
+            note = NULL;
         }
         pause_for(step);
         waited = now_ms() - start;

@@ -10,15 +10,31 @@
 
 #define SHELL "/bin/sh"
 
-/* A value of the shepherd's configuration; NULL if it cannot be learned. */
+/* With the number of its task, if it is an array's. */
+void gridengine_id(char *text, size_t room)
+{
+    const char *task = variable("SGE_TASK_ID");
+    bool array = *task != 0 && strcmp(task, "undefined") != 0;
+
+    snprintf(text, room, "%s%s%s", variable("JOB_ID"), array ? "." : "", array ? task : "");
+}
+
+static FILE *spooled(const char *name)
+{
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/%s", variable("SGE_JOB_SPOOL_DIR"), name);
+    return fopen(path, "re");
+}
+
+/* A value in the file that the shepherd was given; NULL if it cannot be learned. */
 static char *configured(const char *name)
 {
-    char path[4096], *line = NULL, *value = NULL;
+    char *line = NULL, *value = NULL;
     size_t size = 0, length = strlen(name);
     ssize_t count;
+    FILE *file = spooled("config");
 
-    snprintf(path, sizeof path, "%s/config", variable("SGE_JOB_SPOOL_DIR"));
-    FILE *file = fopen(path, "re");
     if (file == NULL)
         return NULL;
     while (value == NULL && (count = getline(&line, &size, file)) > 0) {
@@ -30,6 +46,22 @@ static char *configured(const char *name)
     free(line);
     fclose(file);
     return value;
+}
+
+/* Whatever it ends a job for, it tells the shepherd, which writes that down first. */
+bool gridengine_has_killed(void)
+{
+    char *line = NULL;
+    size_t size = 0;
+    bool killed = false;
+    FILE *file = spooled("trace");
+
+    while (file != NULL && !killed && getline(&line, &size, file) > 0)
+        killed = strstr(line, " to signal KILL") != NULL;
+    free(line);
+    if (file != NULL)
+        fclose(file);
+    return killed;
 }
 
 /* 0 or 1; -1 if it cannot be learned. */
@@ -138,6 +170,16 @@ static void take_script(struct job *job, char *shell, bool login, char **words)
     }
 }
 
+/* A program that a job on several hosts has begun on another of them, with qrsh -inherit. */
+static bool is_part(void)
+{
+    char *name = configured("pe_task_id");
+    bool part = name != NULL;
+
+    free(name);
+    return part;
+}
+
 void gridengine_called(struct job *job, char **words)
 {
     const char *mode = variable("SGE_STARTER_SHELL_START_MODE");
@@ -146,8 +188,9 @@ void gridengine_called(struct job *job, char **words)
     bool command = configured_flag("handle_as_binary") == 1;
 
     job->words = words;
+    job->comes_back = *shell != 0;
     if (*shell == 0) { /* of qrsh, whose words any shell splits */
-        if (command)
+        if (command || is_part())
             take_command(job, SHELL, false, words);
         return;
     }

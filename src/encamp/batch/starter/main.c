@@ -1,5 +1,4 @@
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,15 +8,6 @@
 enum { LOSSES_LEAST = 5, LOSSES_MOST = 20, TRIES_MOST = 250 };
 
 static const char left_alone[] = "none"; /* the environment of who is not to have one */
-
-/* A stream that is closed would be some file of ours: nothing takes its place. */
-static void have_streams(void)
-{
-    for (int fd = 0; fd < 3; fd++) {
-        if (fcntl(fd, F_GETFD) < 0)
-            open("/dev/null", O_RDWR); /* the lowest number that is free */
-    }
-}
 
 int main(int argc, char **argv)
 {
@@ -36,9 +26,11 @@ int main(int argc, char **argv)
             unsetenv("ENCAMP_ENVIRONMENT"); /* which the site has put there to say so */
         run_plainly(&job);
     }
+    guard_start(&job, argv);
     request_make(&request, &job);
     while (losses < LOSSES_MOST && tries < TRIES_MOST) {
-        int door = door_open();
+        int door = door_open(PATIENCE_MS, "Encamp's agent does not answer on this host; the job "
+                                          "waits for it.");
 
         if (door < 0)
             give_back(&job, begun, "Encamp's agent did not answer on this host for a minute.");

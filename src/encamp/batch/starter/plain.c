@@ -125,6 +125,7 @@ void run_plainly(struct job *job)
         if (name != NULL)
             words[0] = name;
     }
+    guard_end();
     signals_give_back();
     execute(file, words);
     cannot_run(file);

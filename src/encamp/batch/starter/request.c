@@ -105,11 +105,7 @@ static void add_claim(struct request *request, enum system system)
     char text[128];
 
     if (system == GRIDENGINE) {
-        const char *task = variable("SGE_TASK_ID");
-        bool array = *task != 0 && strcmp(task, "undefined") != 0;
-
-        snprintf(text, sizeof text, "%s%s%s", variable("JOB_ID"), array ? "." : "",
-                 array ? task : "");
+        gridengine_id(text, sizeof text);
     } else {
         snprintf(text, sizeof text, "%s", variable("SLURM_JOB_ID"));
         if (system == PBS && *text == 0)
@@ -139,7 +135,12 @@ static void lay_out(struct request *request, const struct job *job, uint32_t mas
         add(request, 'p', job->content, job->content_length);
         add_text(request, 'n', job->script);
     }
-    add_variables(request);
+    if (job->over != 0) {
+        put_u32(number, (uint32_t)job->over);
+        add(request, 'o', number, sizeof number);
+    } else {
+        add_variables(request);
+    }
     if (getcwd(directory, sizeof directory) != NULL && directory[0] == '/')
         add_text(request, 'w', directory);
     put_u32(number, mask);
@@ -153,6 +154,8 @@ void request_make(struct request *request, const struct job *job)
     mode_t mask = umask(0);
 
     umask(mask);
+    /* Slurm's go to the script alone unless somebody wants otherwise, Grid Engine's to all */
+    request->early_alone = job->system == SLURM || job->system == PBS;
     request->bytes = NULL;
     lay_out(request, job, mask);
     if (request->length - HEAD > FRAME_LIMIT)

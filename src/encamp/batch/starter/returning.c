@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -28,20 +29,23 @@ void leave_given_back(int code, bool wait)
     _exit(code == 0 ? FAILED_LATER : code);
 }
 
-static bool run_scontrol(const char *verb, const char *id)
+/* A command of the batch system's; `place`: where else it may be. */
+static bool run(const char *place, const char *const *words)
 {
     pid_t child = fork();
     int status;
 
     if (child == 0) {
         int nothing = open("/dev/null", O_RDWR);
+        char path[4096];
 
         dup2(nothing, 0);
         dup2(nothing, 1);
+        snprintf(path, sizeof path, "%s/%s", place, words[0]);
         /* Signals stay blocked: Slurm ends all of the job, this too, before it has answered. */
-        execlp("scontrol", "scontrol", verb, incomplete, id, (char *)NULL);
-        execl("/usr/bin/scontrol", "scontrol", verb, incomplete, id, (char *)NULL);
-        say("scontrol cannot be run: %s", strerror(errno));
+        execvp(words[0], (char *const *)words);
+        execv(path, (char *const *)words);
+        say("%s cannot be run: %s", words[0], strerror(errno));
         _exit(127);
     }
     if (child < 0)
@@ -51,6 +55,44 @@ static bool run_scontrol(const char *verb, const char *id)
             return false;
     }
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static bool requeue(const char *id, bool hold)
+{
+    const char *words[] = {"scontrol", hold ? "requeuehold" : "requeue", incomplete, id, NULL};
+
+    return run("/usr/bin", words);
+}
+
+static bool is_enough(void)
+{
+    return atoi(variable("SLURM_RESTART_COUNT")) >= RESTARTS_MOST;
+}
+
+bool job_was_ended(const struct job *job)
+{
+    return job->system == GRIDENGINE && gridengine_has_killed();
+}
+
+static void reschedule(void)
+{
+    const char *place = variable("SGE_BINARY_PATH");
+    char id[128];
+    const char *holding[] = {"qalter", "-h", "u", id, NULL}, *words[] = {"qmod", "-rj", id, NULL};
+
+    gridengine_id(id, sizeof id);
+    if (atoi(variable("RESTARTED")) == 0 || run(place, holding))
+        run(place, words);
+}
+
+void ask_for_it_back(const struct job *job)
+{
+    const char *id = job->system == ANOTHER ? "" : variable("SLURM_JOB_ID");
+
+    if (job->system == GRIDENGINE)
+        reschedule();
+    else if (*id != 0)
+        requeue(id, is_enough());
 }
 
 void give_back(const struct job *job, bool begun, const char *why)
@@ -65,10 +107,10 @@ void give_back(const struct job *job, bool begun, const char *why)
         _exit(again ? GRIDENGINE_AGAIN : GRIDENGINE_ERROR);
     }
     if (*id != 0) {
-        bool hold = atoi(variable("SLURM_RESTART_COUNT")) >= RESTARTS_MOST;
+        bool hold = is_enough();
 
         say("%s The job goes back into the queue%s.", why, hold ? ", held" : "");
-        if (run_scontrol(hold ? "requeuehold" : "requeue", id))
+        if (requeue(id, hold))
             leave_given_back(FAILED_LATER, true);
     }
     fail(FAILED_LATER, "%s The job could not be put back into the queue: submit it again.", why);

@@ -87,6 +87,7 @@ int signals_next(void)
 enum { NUMBERS = 65, TIMES_MOST = 255, REAL_TIME_FIRST = 32 };
 
 static uint8_t owed[2][NUMBERS]; /* how often; to all of the job, and to its first process alone */
+static bool kept[NUMBERS];       /* came before the job had begun */
 
 void signals_owe(int number, bool alone)
 {
@@ -111,7 +112,7 @@ void signals_sent(int number, bool alone)
 
 /* One that asks for something, or tells something, waits until the job has begun. Any other ends
    a job that has set nothing against it yet. */
-static bool is_deadly(int number)
+bool signals_deadly(int number)
 {
     switch (number) {
     case SIGCONT:
@@ -129,10 +130,23 @@ static bool is_deadly(int number)
 
 void signals_keep(int number)
 {
-    if (is_deadly(number))
+    if (signals_deadly(number))
         die_of(number);
-    if (owed[false][number] == 0)
-        signals_owe(number, false);
+    kept[number] = true;
+}
+
+bool signals_kept(void)
+{
+    return memchr(kept, true, sizeof kept) != NULL;
+}
+
+void signals_release(bool alone)
+{
+    for (int number = 1; number < NUMBERS; number++) {
+        if (kept[number])
+            signals_owe(number, alone);
+        kept[number] = false;
+    }
 }
 
 void die_of(int number)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum {
     FAILED_CALL = 64,   /* called in a way that makes no sense */
@@ -37,6 +38,8 @@ struct job {
     bool spooled;            /* the script is the copy that the batch system made for this job */
     bool any_shell;          /* the first word is a shell where /bin/sh does as well */
     bool login;              /* plainly started, its shell is told to be a login shell */
+    bool comes_back;         /* the batch system can queue it again */
+    pid_t over;              /* nothing is to be run: this was the job's starter; 0: it is us */
 };
 
 /* called.c */
@@ -46,6 +49,8 @@ bool good_name(const char *name);
 
 /* gridengine.c */
 void gridengine_called(struct job *job, char **words);
+bool gridengine_has_killed(void); /* Grid Engine itself, whatever for */
+void gridengine_id(char *text, size_t room); /* the job's, by its variables */
 
 /* script.c */
 void script_read(struct job *job, const char *path, const char *our_line);
@@ -54,9 +59,14 @@ void script_read(struct job *job, const char *path, const char *our_line);
 struct request {
     uint8_t *bytes;
     size_t length;
+    bool early_alone; /* signals from before the job began are for its first process */
 };
 void request_make(struct request *request, const struct job *job);
 void request_mark(struct request *request, unsigned tries, bool lost);
+
+/* files.c */
+void have_streams(void); /* each of them leads somewhere, if only nowhere */
+void close_from(unsigned first);
 
 /* signals.c */
 void signals_take(void);
@@ -64,7 +74,10 @@ void signals_give_back(void); /* as they were before signals_take */
 int signals_descriptor(void);
 int signals_next(void); /* 0: none is waiting */
 int signals_open(void); /* another descriptor for them, or -1 */
+bool signals_deadly(int number); /* to a job that has set nothing against it */
 void signals_keep(int number); /* until the job has begun; a deadly one kills us */
+bool signals_kept(void); /* is there any? */
+void signals_release(bool alone); /* those that were kept are owed from now on */
 void signals_owe(int number, bool alone); /* the job is to have it, or its first process alone */
 int signals_owed(bool *alone); /* 0: none */
 void signals_sent(int number, bool alone);
@@ -82,7 +95,7 @@ void witness_listen(void);
 void witness_judge(int number); /* owed as soon as it is known to whom */
 
 /* door.c */
-int door_open(void); /* waits for it; -1: nobody came */
+int door_open(uint32_t patience_ms, const char *note); /* waits for it; -1: nobody came */
 
 /* talk.c: returns if the job did not end there and then */
 struct answer {
@@ -91,12 +104,28 @@ struct answer {
 };
 struct answer talk(int door, const struct request *request, bool *begun);
 
+/* guard.c: if we are killed, nobody learns it before it is decided what becomes of the job */
+void guard_start(const struct job *job, char **argv);
+void guard_end(void); /* from now on our end is what anybody may take it for */
+
+/* calls.c: commands that the job calls from its machine */
+enum { CALL_FILES = 4, CALL_END = 6 }; /* its streams and its words; number, kind and value */
+enum { CALL_EXITED, CALL_KILLED, CALL_NOT_BEGUN };
+bool calls_begin(uint32_t number, const int files[CALL_FILES]); /* false: there are too many */
+void calls_signal(uint32_t number, int signal);
+void calls_reap(void);
+bool calls_owed(uint8_t end[CALL_END]); /* the end of one that nobody was told of; false: none */
+void calls_told(void);
+void calls_end(void); /* nothing of them is left */
+
 /* plain.c */
 _Noreturn void run_plainly(struct job *job);
 
 /* returning.c */
 _Noreturn void give_back(const struct job *job, bool begun, const char *why);
 _Noreturn void leave_given_back(int code, bool wait);
+bool job_was_ended(const struct job *job); /* by its batch system, not by somebody else */
+void ask_for_it_back(const struct job *job); /* after its starter's end, of the batch system */
 
 /* say.c: all on stderr, as `encamp: ...` */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));

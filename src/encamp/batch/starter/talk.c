@@ -11,6 +11,7 @@
 #include "starter.h"
 
 enum { HEAD = 5, ANSWER_LIMIT = 64 << 10, SILENCE_MS = 300000, AGAIN_MOST_MS = 600000 };
+enum { SETTLING_MS = 1000 }; /* in which a job has set its traps, as it would have long ago */
 
 struct talk {
     int door;
@@ -19,8 +20,11 @@ struct talk {
     size_t received;
     bool accepted; /* somebody has answered */
     bool running;  /* the job has begun, in this talk */
+    uint64_t since; /* and when */
     bool lost;
     bool *begun;
+    int files[CALL_FILES]; /* they came with the last frame */
+    bool has_files;
     uint8_t bytes[HEAD + ANSWER_LIMIT];
 };
 
@@ -82,11 +86,30 @@ static void send_signals(struct talk *talk)
     }
 }
 
+static bool send_end(const struct talk *talk, const uint8_t end[CALL_END])
+{
+    uint8_t frame[HEAD + CALL_END] = {CALL_END, 0, 0, 0, 'X'};
+
+    memcpy(frame + HEAD, end, CALL_END);
+    return send(talk->door, frame, sizeof frame, MSG_NOSIGNAL) >= 0 || errno != EAGAIN;
+}
+
+static void send_ends(struct talk *talk)
+{
+    uint8_t end[CALL_END];
+
+    calls_reap();
+    while (calls_owed(end) && send_end(talk, end))
+        calls_told();
+}
+
 static bool all_is_sent(const struct talk *talk)
 {
+    uint8_t end[CALL_END];
     bool alone;
 
-    return talk->sent == talk->request->length && (!talk->running || signals_owed(&alone) == 0);
+    return talk->sent == talk->request->length && !calls_owed(end) &&
+           (!talk->running || signals_owed(&alone) == 0);
 }
 
 /* From here on the job's input and output are in other hands: ours would keep them open. */
@@ -101,20 +124,58 @@ static void let_streams_go(void)
     }
 }
 
-/* What came before there was a witness is taken for one to all. */
-static void begin(void)
+/* What came before there was a witness is taken for one to all, if it ends the job. */
+static void begin(struct talk *talk)
 {
     int number;
 
+    talk->since = now_ms();
     let_streams_go();
     witness_start();
-    while ((number = signals_next()) != 0)
-        signals_owe(number, false);
+    while ((number = signals_next()) != 0) {
+        if (signals_deadly(number))
+            signals_owe(number, false);
+        else
+            signals_keep(number);
+    }
+}
+
+/* How long it is until signals that were kept are the job's; -1: there are none. */
+static int until_settled(const struct talk *talk)
+{
+    uint64_t gone = now_ms() - talk->since;
+
+    if (!talk->running || !signals_kept())
+        return -1;
+    return gone < SETTLING_MS ? (int)(SETTLING_MS - gone) : 0;
+}
+
+static int sooner(int one, int other)
+{
+    return one < 0 || (other >= 0 && other < one) ? other : one;
+}
+
+static void close_files(struct talk *talk)
+{
+    for (int i = 0; talk->has_files && i < CALL_FILES; i++)
+        close(talk->files[i]);
+    talk->has_files = false;
+}
+
+static void begin_call(struct talk *talk, const uint8_t *body)
+{
+    uint8_t end[CALL_END] = {body[0], body[1], body[2], body[3], CALL_NOT_BEGUN, EAGAIN};
+
+    if (!talk->running || !talk->has_files || !calls_begin(get_u32(body), talk->files))
+        send_end(talk, end);
+    close_files(talk);
 }
 
 static _Noreturn void end_like_the_job(unsigned kind, int value)
 {
+    calls_end();
     witness_end();
+    guard_end();
     if (kind == 1 && value > 0 && value <= 64)
         die_of(value);
     _exit(kind == 0 ? value : FAILED_LATER);
@@ -128,7 +189,7 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
     switch (kind) {
     case 'B':
         talk->running = *talk->begun = true;
-        begin();
+        begin(talk);
         return false;
     case 'E':
         if (length >= 2)
@@ -136,6 +197,7 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
         break;
     case 'G':
         if (length >= 2) {
+            calls_end();
             if (length > 2)
                 say_bytes(body + 2, length - 2);
             leave_given_back(body[0], body[1] == 1);
@@ -143,6 +205,7 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
         break;
     case 'F':
         if (length >= 1) {
+            calls_end();
             say_bytes(body + 1, length - 1);
             _exit(body[0] == 0 ? 1 : body[0]); /* a failure is never a success */
         }
@@ -163,6 +226,14 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
     case 'N':
         say_bytes(body, length);
         return false;
+    case 'C':
+        if (length >= 4)
+            begin_call(talk, body);
+        return false;
+    case 'K':
+        if (length >= 5)
+            calls_signal(get_u32(body), body[4]);
+        return false;
     default:
         return false; /* 'A', and what later versions may say */
     }
@@ -170,10 +241,35 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
     return false;
 }
 
+/* Files belong to the last frame of what comes with them: the kernel gives nothing beyond it. */
+static ssize_t hear(struct talk *talk)
+{
+    struct iovec room = {talk->bytes + talk->received, sizeof talk->bytes - talk->received};
+    union {
+        char space[CMSG_SPACE(CALL_FILES * sizeof(int))];
+        struct cmsghdr aligned;
+    } control;
+    struct msghdr message = {.msg_iov = &room,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
+                             .msg_controllen = sizeof control.space};
+    ssize_t count = recvmsg(talk->door, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *head = count < 0 ? NULL : CMSG_FIRSTHDR(&message);
+
+    if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+        return count;
+    size_t files = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    close_files(talk);
+    memcpy(talk->files, CMSG_DATA(head), files * sizeof(int));
+    talk->has_files = files == CALL_FILES;
+    for (size_t i = 0; !talk->has_files && i < files; i++)
+        close(talk->files[i]);
+    return count;
+}
+
 static bool receive(struct talk *talk, struct answer *answer)
 {
-    ssize_t count = recv(talk->door, talk->bytes + talk->received,
-                         sizeof talk->bytes - talk->received, 0);
+    ssize_t count = hear(talk);
 
     if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR))
         talk->lost = true;
@@ -212,17 +308,23 @@ struct answer talk(int door, const struct request *request, bool *begun)
                 signals_keep(number);
         }
         witness_listen();
+        if (until_settled(&talk) == 0)
+            signals_release(request->early_alone);
         send_request(&talk);
         send_signals(&talk);
+        send_ends(&talk);
         struct pollfd polled[3] = {
             {.fd = door, .events = (short)(POLLIN | (all_is_sent(&talk) ? 0 : POLLOUT))},
             {.fd = signals_descriptor(), .events = POLLIN},
             {.fd = witness_descriptor(), .events = POLLIN}};
-        poll(polled, 3, talk.accepted ? witness_deadline() : SILENCE_MS);
+        int most = sooner(witness_deadline(), until_settled(&talk));
+        poll(polled, 3, talk.accepted ? most : SILENCE_MS);
         if (polled[0].revents != 0 && receive(&talk, &answer))
             return answer;
         if (!talk.accepted && now_ms() - start > SILENCE_MS)
             return (struct answer){SILENT, 0};
     }
+    close_files(&talk);
+    calls_end();
     return (struct answer){LOST, 0};
 }

@@ -8,15 +8,10 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "starter.h"
-
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
 
 enum {
     APART_MS = 250,   /* who sends to all takes no longer than that from one to the next */
@@ -67,10 +62,7 @@ static _Noreturn void be_witness(int ours, pid_t parent)
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "encamp-witness");
-    if (syscall(SYS_close_range, 1U, ~0U, 0U) < 0) {
-        for (int fd = 1; fd < 1024; fd++)
-            close(fd);
-    }
+    close_from(1);
     int signals = signals_open();
     while (to == 0 && signals >= 0 && getppid() == parent) {
         struct pollfd polled[2] = {{.fd = to, .events = POLLIN},

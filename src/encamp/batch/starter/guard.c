@@ -1,0 +1,164 @@
+/* A child of ours that keeps our end to itself if somebody kills us. A batch system that sees its
+   job die of a signal takes that for the job's own end, and may have forgotten the job before
+   anybody can ask for it back. So the guard traces us: as long as it does not look at how we have
+   ended, nobody else can. It takes the job to the door, and lets go when the agent has decided; if
+   there is no agent, it gives the job back itself. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "starter.h"
+
+enum {
+    ALLOWED_TRIES = 200, /* a millisecond each, until we have allowed it */
+    LONGEST_MS = 660000, /* the agent gives up sooner */
+    DOOR_MS = PATIENCE_MS / 2, /* Slurm closes nodes on which it cannot end a job for a minute */
+};
+
+static const char title[] = "encamp-guard";
+static pid_t guard = -1;
+
+/* ── the guard itself ─────────────────────────────────────────────────────────────────────────── */
+
+/* Neither the job's streams nor its name are held here: nobody waits for us who waits for those,
+   and who looks for starters to kill does not mean us. */
+static void be_another(char **argv)
+{
+    char **last = argv;
+
+    while (last[1] != NULL)
+        last++;
+    size_t room = (size_t)(*last - *argv) + strlen(*last);
+    memset(*argv, 0, room);
+    strncpy(*argv, title, room);
+    prctl(PR_SET_NAME, title);
+    setpgid(0, 0);
+    close_from(0);
+    have_streams();
+}
+
+static bool seize(pid_t starter)
+{
+    const struct timespec moment = {0, 1000000};
+
+    for (int i = 0; i < ALLOWED_TRIES && getppid() == starter; i++) {
+        if (ptrace(PTRACE_SEIZE, starter, NULL, NULL) == 0)
+            return true;
+        if (errno != EPERM)
+            return false;
+        nanosleep(&moment, NULL);
+    }
+    return false;
+}
+
+static bool stops(int number)
+{
+    return number == SIGSTOP || number == SIGTSTP || number == SIGTTIN || number == SIGTTOU;
+}
+
+/* What is traced stands still at each signal that it does not wait for, until it is told to take
+   it; and once it is stopped by that, until it is allowed to hear when it is to go on. */
+static void pass_on(pid_t starter)
+{
+    int status;
+
+    if (waitpid(starter, &status, __WALL | WNOHANG) != starter || !WIFSTOPPED(status))
+        return;
+    int number = WSTOPSIG(status);
+    if (status >> 16 == PTRACE_EVENT_STOP)
+        ptrace(stops(number) ? PTRACE_LISTEN : PTRACE_CONT, starter, NULL, NULL);
+    else
+        ptrace(PTRACE_CONT, starter, NULL, (void *)(intptr_t)number);
+}
+
+/* True: somebody has killed it, and only we know. */
+static bool outlive(pid_t starter)
+{
+    for (;;) {
+        siginfo_t end = {0};
+
+        if (waitid(P_PID, (id_t)starter, &end, WEXITED | WSTOPPED | WNOWAIT | __WALL) < 0) {
+            if (errno != EINTR)
+                return false;
+        } else if (end.si_code == CLD_EXITED || end.si_code == CLD_DUMPED) {
+            return false;
+        } else if (end.si_code == CLD_KILLED) {
+            return end.si_status == SIGKILL;
+        } else {
+            pass_on(starter);
+        }
+    }
+}
+
+/* What is said is for nobody: our streams lead nowhere. */
+static void have_it_decided(struct job *job)
+{
+    struct request request;
+    struct answer answer = {LOST, 0};
+    uint64_t start = now_ms();
+    bool begun = false;
+
+    signals_take();
+    request_make(&request, job);
+    while (!job_was_ended(job) && now_ms() - start < LONGEST_MS) {
+        int door = door_open(DOOR_MS, NULL);
+
+        if (door >= 0) {
+            answer = talk(door, &request, &begun);
+            close(door);
+        }
+        if (answer.kind == PLAIN)
+            return;
+        if (door < 0 || answer.kind == SILENT) {
+            ask_for_it_back(job);
+            return;
+        }
+        pause_for(answer.kind == AGAIN ? answer.milliseconds : STEP_FIRST_MS);
+    }
+}
+
+static _Noreturn void be_guard(const struct job *starters, pid_t starter, char **argv)
+{
+    static char *no_words[] = {NULL};
+    static struct job job;
+
+    job = (struct job){.system = starters->system,
+                       .environment = "",
+                       .words = no_words,
+                       .over = starter};
+    memcpy(job.system_name, starters->system_name, sizeof job.system_name);
+    be_another(argv);
+    if (seize(starter) && outlive(starter))
+        have_it_decided(&job);
+    _exit(0); /* which lets it go */
+}
+
+/* ── and who has it ───────────────────────────────────────────────────────────────────────────── */
+
+void guard_start(const struct job *job, char **argv)
+{
+    pid_t starter = getpid();
+
+    if (!job->comes_back)
+        return;
+    guard = fork();
+    if (guard == 0)
+        be_guard(job, starter, argv);
+    if (guard > 0)
+        prctl(PR_SET_PTRACER, guard); /* where that has to be allowed */
+}
+
+void guard_end(void)
+{
+    if (guard <= 0)
+        return;
+    kill(guard, SIGKILL);
+    while (waitpid(guard, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    guard = -1;
+}

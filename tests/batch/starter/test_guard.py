@@ -1,0 +1,251 @@
+"""If a starter is killed, nobody learns it before it is decided what becomes of its job: neither
+the batch system, which would forget the job, nor anybody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from encamp.agent.bait.frames import read_job
+from encamp.agent.bait.starter import is_held, process_state
+from tests.batch.starter.double import PATIENCE, Door, Process, Visit, guards
+
+WORDS = ("/bin/true", "one")
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline, "it does not come about"
+        time.sleep(0.01)
+
+
+def state(pid: int) -> str:
+    found = process_state(pid)
+    return "" if found is None else found[0]
+
+
+def tracer(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("TracerPid:")[2].split()[0])
+
+
+def guard_of(process: Process) -> int:
+    wait_for(lambda: tracer(process.pid))
+    assert guards(process.pid) == [tracer(process.pid)]
+    return tracer(process.pid)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script"
+    path.write_text("#!/usr/lib/encamp/encamp-starter slurm:mini\necho done\n")
+    return path
+
+
+def killed(door: Door, process: Process) -> Visit:
+    """Its guard, at the door."""
+    guard = guard_of(process)
+    process.kill()
+    visit = door.accept()
+    assert (visit.pid, read_job(visit.payload).over) == (guard, process.pid)
+    return visit
+
+
+def test_nobody_learns_of_a_starters_end_before_it_is_decided(door: Door, script: Path) -> None:
+    process = door.start("slurm:mini", script, variables={"SLURM_JOB_ID": "17"})
+    door.accept().answer(b"B")
+    first = killed(door, process)
+    asked = read_job(first.payload)
+    assert (asked.system, asked.id, asked.script, asked.variables) == ("slurm", "17", None, {})
+    assert is_held(process.pid, first.pid)
+    assert not is_held(process.pid, os.getpid())
+    first.__exit__(None, None, None)  # The agent is killed, and another one comes.
+    second = door.accept()
+    assert second.pid == first.pid
+    assert process.poll() is None
+    second.answer(b"T", b"\0\0\0\0")
+    third = door.accept()
+    assert process.poll() is None
+    third.answer(b"P")
+    assert door.finish(process)[0] == -signal.SIGKILL
+    wait_for(lambda: not Path(f"/proc/{third.pid}").exists())
+
+
+def test_it_holds_nothing_of_the_job_and_does_not_look_like_its_starter(
+    door: Door, script: Path
+) -> None:
+    process = door.start("slurm:mini", script, "one", "two")
+    guard = guard_of(process)
+    wait_for(lambda: Path(f"/proc/{guard}/cmdline").read_bytes().rstrip(b"\0") == b"encamp-guard")
+    files = {str(file.readlink()) for file in Path(f"/proc/{guard}/fd").iterdir()}
+    assert files == {"/dev/null"}
+    assert os.getpgid(guard) == guard
+    door.accept().ended(0)
+    assert door.finish(process)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "is_signal", "status"),
+    [(0, False, 0), (7, False, 7), (15, True, -15), (9, True, -9), (11, True, -11)],
+)
+def test_a_starter_that_ends_as_its_job_did_ends_at_once(
+    door: Door, script: Path, code: int, is_signal: bool, status: int
+) -> None:
+    """Also one whose job was killed, in its machine."""
+    process = door.start("slurm:mini", script)
+    guard = guard_of(process)
+    visit = door.accept()
+    visit.answer(b"B")
+    visit.ended(code, signal=is_signal)
+    assert door.finish(process)[0] == status
+    wait_for(lambda: not Path(f"/proc/{guard}").exists())
+    assert not door.is_asked()
+
+
+def test_a_job_without_a_machine_has_no_guard(door: Door, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\ngrep TracerPid /proc/$$/status; kill -9 $$\n")
+    script.chmod(0o755)
+    process = door.start("slurm:", script)
+    guard = guard_of(process)
+    door.accept().answer(b"P")
+    code, out, _ = door.finish(process)
+    assert (code, out) == (-9, b"TracerPid:\t0\n")
+    assert not Path(f"/proc/{guard}").exists()
+
+
+@pytest.mark.parametrize("words", [("slurm:mini", "--", "true"), ("else:mini", "--", "true")])
+def test_what_cannot_be_queued_again_has_no_guard(door: Door, words: tuple[str, ...]) -> None:
+    process = door.start(*words)
+    visit = door.accept()
+    assert guards(process.pid) == []
+    visit.ended(0)
+    assert door.finish(process)[0] == 0
+
+
+def test_it_stops_and_goes_on_as_without_a_guard(door: Door, script: Path) -> None:
+    process = door.start("slurm:mini", script)
+    guard_of(process)
+    visit = door.accept()
+    visit.answer(b"B")
+    for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGSTOP):
+        os.kill(process.pid, number)
+        wait_for(lambda: state(process.pid) in "Tt")
+        time.sleep(0.05)
+        assert state(process.pid) in "Tt"
+        os.kill(process.pid, signal.SIGCONT)
+        wait_for(lambda: state(process.pid) == "S")
+    os.kill(process.pid, signal.SIGSTOP)
+    wait_for(lambda: state(process.pid) in "Tt")
+    visit.ended(3)
+    time.sleep(0.1)
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGCONT)
+    assert door.finish(process)[0] == 3
+
+
+def test_it_goes_on_when_both_were_stopped_together(door: Door, script: Path) -> None:
+    """As batch systems do that stop every process of a job."""
+    process = door.start("slurm:mini", script)
+    both = (process.pid, guard_of(process))
+    visit = door.accept()
+    visit.answer(b"B")
+    for order in (both, both[::-1]):
+        for pid in order:
+            os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: all(state(pid) in "Tt" for pid in both))
+        for pid in order:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: all(state(pid) == "S" for pid in both))
+    visit.ended(5)
+    assert door.finish(process)[0] == 5
+
+
+def test_a_starter_whose_guard_is_killed_goes_on(door: Door, script: Path) -> None:
+    process = door.start("slurm:mini", script)
+    os.kill(guard_of(process), signal.SIGKILL)
+    visit = door.accept()
+    visit.answer(b"B")
+    visit.ended(4)
+    assert door.finish(process)[0] == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_guard_that_is_ended_too_lets_go(door: Door, script: Path, number: int) -> None:
+    """A batch system ends every process of a job."""
+    process = door.start("slurm:mini", script)
+    door.accept().answer(b"B")
+    visit = killed(door, process)
+    os.kill(visit.pid, number)
+    assert door.finish(process)[0] == -signal.SIGKILL
+
+
+def commands(directory: Path, *names: str) -> Path:
+    """Stand in for the batch system's; each notes how it was called."""
+    for name in names:
+        path = directory / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{directory}/called\n')
+        path.chmod(0o755)
+    return directory / "called"
+
+
+def test_without_an_agent_it_gives_the_job_back_itself(
+    absent: Door, script: Path, tmp_path: Path
+) -> None:
+    called = commands(tmp_path, "scontrol")
+    variables = {"SLURM_JOB_ID": "17", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    process = absent.start("slurm:mini", script, variables=variables)
+    guard_of(process)
+    process.kill()
+    assert absent.finish(process)[0] == -signal.SIGKILL
+    assert called.read_text() == "scontrol requeue incomplete 17\n"
+
+
+def gridengine(spool: Path, tmp_path: Path, restarted: int = 0) -> dict[str, str]:
+    spool.mkdir()
+    (spool / "config").write_text("handle_as_binary=1\nno_shell=1\n")
+    (spool / "trace").write_text("11/17/2026 06:00:00 [1000:7]: child: starting job\n")
+    return {
+        "JOB_ID": "5",
+        "SGE_TASK_ID": "2",
+        "RESTARTED": str(restarted),
+        "SGE_JOB_SPOOL_DIR": str(spool),
+        "SGE_STARTER_SHELL_PATH": "/bin/sh",
+        "SGE_STARTER_SHELL_START_MODE": "unix_behavior",
+        "SGE_BINARY_PATH": str(tmp_path),
+        "PATH": "/nowhere",
+        "ENCAMP_ENVIRONMENT": "mini",
+    }
+
+
+@pytest.mark.parametrize(
+    ("restarted", "expected"),
+    [(0, ["qmod -rj 5.2"]), (1, ["qalter -h u 5.2", "qmod -rj 5.2"])],
+)
+def test_without_an_agent_it_has_grid_engine_begin_the_job_again(
+    absent: Door, tmp_path: Path, restarted: int, expected: list[str]
+) -> None:
+    called = commands(tmp_path, "qmod", "qalter")
+    process = absent.start(*WORDS, variables=gridengine(tmp_path / "spool", tmp_path, restarted))
+    guard_of(process)
+    process.kill()
+    assert absent.finish(process)[0] == -signal.SIGKILL
+    assert called.read_text().splitlines() == expected
+
+
+def test_a_job_that_grid_engine_has_killed_is_not_kept(door: Door, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    process = door.start(*WORDS, variables=gridengine(spool, tmp_path))
+    guard_of(process)
+    door.accept().answer(b"B")
+    with (spool / "trace").open("a") as trace:
+        trace.write("11/17/2026 06:00:09 [1000:7]: mapped signal TSTP to signal KILL\n")
+    process.kill()
+    assert door.finish(process)[0] == -signal.SIGKILL
+    assert not door.is_asked()
