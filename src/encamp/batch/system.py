@@ -10,8 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-from encamp.model.batch import Bait, BatchJob, GivenBack, JobStanding, Task, Waiting
+from encamp.model.batch import Bait, BatchJob, GivenBack, JobStanding, Offered, Task, Waiting
 from encamp.model.errors import Code, EncampError
+
+
+class EndingError(EncampError):
+    """The batch system is ending a job itself, and has not come to an end with that: whoever keeps
+    the job's starter from it is in its way."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(Code.WRONG_STATE, sentence, transient=True)
 
 
 class BatchSystem(ABC):
@@ -33,11 +41,32 @@ class BatchSystem(ABC):
         can gain nothing. Does not ask the batch system."""
         return Task()
 
+    def marks_of(self, pid: int) -> tuple[int, ...]:
+        """Groups of users that a process has only because it is of a job, and by which the batch
+        system finds all that is left of the job, to end it. Does not ask the batch system."""
+        return ()
+
     @abstractmethod
     def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
         """Put a job that was begun here back into the queue, for a reason that its user can read
         with the batch system's own commands. `hold`: it does not begin again until somebody says
         so."""
+
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+        """The same for a job whose starter is gone, if it was killed and nothing else ended the
+        job: not its user or an administrator, nor a limit. Raises a transient error as long as that
+        cannot be told, and another one if the job is to stay as it is. `held`: the batch system
+        cannot have noticed the starter's end yet; if it is ending the job itself, that has to be
+        said by an `EndingError`, since it may wait for the starter. Of the job only what tells it
+        from others is known for sure, and how often it was begun before."""
+        raise EncampError(
+            Code.WRONG_STATE, f"'{self.name}' does not take jobs back that have ended."
+        )
+
+    def commands(self, environment: str) -> dict[str, Offered]:
+        """Its own commands that a job finds in a machine of an environment, by name. Those that
+        begin something begin it in that environment, or are not there."""
+        return {}
 
     # ── this host ────────────────────────────────────────────────────────────────────────────────
 

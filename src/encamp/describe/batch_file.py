@@ -128,7 +128,9 @@ BATCH_FILE = Record(
         "machines": Attribute(
             Whole("a number from 1", least=1, most=100_000), "at most so many at a time on a host"
         ),
-        "every": Attribute(TIME, "between two looks at whether jobs should come", "5s"),
+        "every": Attribute(
+            TIME, "between two looks at whether jobs should come, and at worker nodes", "5s"
+        ),
         "tries": Attribute(
             Whole("a number from 1", least=1, most=100),
             "how often a job that has not begun is tried on the spot",

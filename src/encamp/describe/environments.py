@@ -51,6 +51,12 @@ def all_environments() -> dict[str, Environment]:
     return environments
 
 
+def environments_that_enrol(system: str) -> list[Environment]:
+    """Those whose machines become worker nodes of a batch system."""
+    found = all_environments().values()
+    return [one for one in found if one.enrol is not None and one.enrol.system == system]
+
+
 def open_library() -> Library:
     """All that is described for the caller, mistakes included."""
     return _library(places.look(places.environment_places()))

@@ -13,6 +13,10 @@ ENVIRONMENT = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """What a job may call an environment; everything else is refused wherever it comes from."""
 
 
+SCRIPTS = frozenset({"", "batch", "interactive"})
+"""What batch systems call the step that a job's own script is."""
+
+
 class BatchJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job as its batch system knows it. Whose it is and what it was granted is asked there, and
     never believed of the job itself."""
@@ -42,13 +46,23 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of the tasks of a job that a host runs, each in a machine of its own."""
+    """One of the tasks of a job that a host runs: its script, or one of a step's."""
 
     step: str = ""
     """Of the job, where it has steps."""
     number: int = 0
     count: int = 1
     """Tasks of the step on this host, among which its grant is divided."""
+    together: bool = False
+    """Do these begin together, so that one machine can be for all of them?"""
+    cpus: int | None = None
+    """What the step has of the job's processors here, if not all. Its own word: it can only get
+    less by that."""
+
+    @property
+    def is_script(self) -> bool:
+        """Is it what the job itself consists of, and not one of its steps?"""
+        return self.step in SCRIPTS
 
 
 class GivenBack(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +72,35 @@ class GivenBack(msgspec.Struct, frozen=True, kw_only=True):
     """It ends with this; the batch system may give it a meaning, such as 'again'."""
     wait: bool = False
     """First it waits for the batch system to end it, which it was asked to."""
+
+
+class Reads(enum.Enum):
+    """When a command takes something from its standard input. What it does not take is there for
+    others: `while read job; do scancel $job; done`."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    ALONE = "alone"
+    """If it is given no word but options."""
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A command of the batch system's that jobs find in their machines, and that runs outside."""
+
+    words: tuple[str, ...]
+    """The program, as an absolute path, and what it is given before the job's own words."""
+    reads: Reads = Reads.NEVER
+    options: dict[str, int] = {}
+    """How many words follow an option that is not followed by one, where that decides if it
+    reads."""
+    letters: bool = False
+    """Do options of one letter stand together, and with what belongs to the last of them: -Hn4?"""
+    instead: tuple[str, ...] = ()
+    """Options with which it does not read."""
+    check: tuple[str, ...] = ()
+    """A command that succeeds if it may be run; none: it may."""
+    lacking: str = ""
+    """What a job is told where the check fails."""
 
 
 class JobStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,7 +198,7 @@ class BatchSettings(
     machines: int | None = None
     """At most so many at a time on a host."""
     every: float = 5.0
-    """Seconds between two looks at whether it should be open."""
+    """Seconds between two looks at whether it should be open, and at its worker nodes."""
     tries: int = 3
     """How often a job that has not begun is tried on the spot."""
     restarts: int = 3

@@ -31,6 +31,8 @@ class Outcome(enum.Enum):
 
 
 UNDER_WAY = frozenset({Outcome.STARTING, Outcome.RUNNING})
+ENDED = frozenset({Outcome.DONE, Outcome.KILLED, Outcome.FAILED})
+"""What is to stay as it is."""
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +52,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     account: str = ""
     restarts: int = 0
     """How often it had been begun before, anywhere."""
+    step: str = ""
+    """Of the job, where it has steps."""
     outcome: Outcome = Outcome.STARTING
     machine: str = ""
     """Its id, once there is one."""

@@ -44,6 +44,7 @@ failures: 100
 
 ENVIRONMENTS = """
 other: {extends: mini}
+again: {extends: mini, reuse: true}
 """
 
 
@@ -182,9 +183,19 @@ class Camp:
 
     def everything_said(self) -> str:
         logs = [self.log(host) for host in self.site.hosts]
-        said = [f"── {log.name}\n{log.read_text()[-5000:]}" for log in logs if log.exists()]
-        listed = self.site.run(["qstat", "-f", "-u", "*"], check=False)
+        logs += sorted(self.site.directory.glob("spool/**/messages"))
+        said = [
+            f"── {log.relative_to(self.root)}\n{log.read_text()[-5000:]}"
+            for log in logs
+            if log.exists()
+        ]
+        listed = self.site.run(["qstat", "-f", "-explain", "E", "-u", "*"], check=False)
         return "\n".join([*said, listed.stdout])
+
+    def closed_by_errors(self) -> list[str]:
+        """Queues that take no more jobs: Grid Engine believes that their hosts are at fault."""
+        words = ["qselect", "-q", self.site.queue, "-qs", "E"]
+        return self.site.run(words, check=False).stdout.split()
 
     def wait_for_state(self, id: str, *letters: str) -> str:
         """Until it has one of these."""
@@ -261,6 +272,12 @@ class Camp:
             for id in self.states():
                 self.site.run(["qdel", "-f", id.partition(".")[0]], check=False)
             raise AssertionError(f"{left} is left.\n{error}") from None
+        closed = self.closed_by_errors()
+        if closed:
+            said = self.everything_said()
+            # One test's error is not to keep the jobs of the next from running.
+            self.site.run(["qmod", "-c", *closed])
+            raise AssertionError(f"{closed} is closed by an error.\n{said}")
 
     def host_of(self, id: str) -> Host:
         """Where a job runs."""

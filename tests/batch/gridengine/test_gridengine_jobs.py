@@ -148,7 +148,7 @@ def test_suspended_job_stands_still_and_goes_on(camp: Camp, alice: Person) -> No
     camp.wait_for("a beat", beats.exists)
     camp.site.run_as(alice.name, ["qmod", "-sj", id])
     camp.wait_for("a machine that is stopped", lambda: stopped(camp.machines()))
-    assert camp.state(id) == "s"
+    camp.wait_for_state(id, "s")
     seen = beats.stat().st_size
     # Its processors stand still, whatever the clock does.
     time.sleep(1.0)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from encamp.agent.bait.records import found
 from encamp.batch.gridengine.shepherd import shepherds
+from encamp.model.batch_record import UNDER_WAY, BatchRecord, Outcome
 from tests.batch.gridengine.camping import Camp, Person
 
 pytestmark = [
@@ -99,7 +102,10 @@ def test_job_that_was_queued_again_runs_after_a_restart_of_the_master(
     camp.wait_for("its way back", lambda: camp.state(id) == "Rq" or "run 1" in file.read_text())
     camp.restart_daemons()
     camp.site.run(["qmod", "-e", camp.site.queue])
-    assert camp.ended(id)["exit_status"] == "5"
+    # The account of a run may come after the job has left the queue.
+    camp.wait_for(
+        "its end", lambda: [one["exit_status"] for one in camp.accounts(id)][-1:] == ["5"]
+    )
     assert file.read_text() == "run 0\nrun 1\n"
 
 
@@ -117,17 +123,136 @@ def test_job_waits_for_an_agent_that_is_not_there(camp: Camp, alice: Person) -> 
     assert camp.output(alice, id).startswith("mini-")
 
 
-def test_machine_ends_with_the_starter_of_its_job(camp: Camp, alice: Person) -> None:
-    file = file_of(alice, "starter")
-    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + "sleep 600\n")
-    camp.wait_for("its run", file.read_text)
+def starter_of(camp: Camp, id: str) -> psutil.Process:
     [shepherd] = [each for each in shepherds() if each.id == id and each.host in camp.names]
     [starter] = psutil.Process(shepherd.pid).children()
     assert "encamp-starter" in starter.exe()
-    starter.kill()
-    assert camp.ended(id)["exit_status"].startswith("137")
-    camp.wait_for("the end of its machine", lambda: not camp.machines())
-    assert file.read_text() == "run 0\n"
+    return starter
+
+
+def kill_starter(camp: Camp, id: str) -> None:
+    starter_of(camp, id).kill()
+
+
+def kill_guard(camp: Camp, id: str) -> None:
+    [guard] = [each for each in starter_of(camp, id).children() if each.name() == "encamp-guard"]
+    guard.kill()
+
+
+def outcomes_of(camp: Camp, id: str) -> list[Outcome]:
+    """Once each is known."""
+
+    def known() -> list[Outcome]:
+        outcomes = [record.outcome for record in records_of(camp, id)]
+        return [] if UNDER_WAY & set(outcomes) else outcomes
+
+    outcomes: list[Outcome] = camp.wait_for(f"what became of job {id}", known)
+    return outcomes
+
+
+def is_run_again(file: Path) -> bool:
+    return file.read_text() == "run 0\nrun 1\n"
+
+
+def records_of(camp: Camp, id: str) -> list[BatchRecord]:
+    """On all hosts, the latest first."""
+    records = [one for host in camp.site.hosts for one in found(camp.home(host), id=id)]
+    return sorted(records, key=lambda one: -one.came)
+
+
+def test_job_whose_starter_is_killed_runs_again_and_is_held_after_its_bound(
+    camp: Camp, alice: Person
+) -> None:
+    files = [file_of(alice, name) for name in ("killed", "poison")]
+    scripts = [COUNTS.format(file=file) + WAITS.format(file=file) for file in files]
+    killed, poison = ids = [camp.submit(alice, *MINI, script=script) for script in scripts]
+    for id, file in zip(ids, files, strict=True):
+        camp.wait_for("a first run", file.read_text)
+        kill_starter(camp, id)
+    for id, file in zip(ids, files, strict=True):
+        camp.wait_for("a second run", partial(is_run_again, file))
+        shown = camp.site.run_as(alice.name, ["qstat", "-j", id]).stdout
+        assert "encamp=Encamp: its starter was killed,encamp_restarts=1" in shown
+    kill_starter(camp, poison)
+    camp.wait_for_state(poison, "hRq")
+    standing = camp.adapter(camp.site.hosts[0]).standing(poison)
+    assert standing is not None
+    assert (standing.held, "its starter was killed" in standing.reason) == (True, True)
+    camp.site.run_as(alice.name, ["qdel", poison])
+    files[0].with_name("killed.go").touch()
+    camp.wait_for("its end", lambda: [one["exit_status"] for one in camp.accounts(killed)][1:])
+    assert camp.accounts(killed)[1]["exit_status"] == "6"
+    assert files[0].read_text() == "run 0\nrun 1\ndone\n"
+    assert files[1].read_text() == "run 0\nrun 1\n"
+    assert outcomes_of(camp, killed) == [Outcome.DONE, Outcome.GIVEN_BACK]
+    assert outcomes_of(camp, poison) == [Outcome.HELD, Outcome.GIVEN_BACK]
+
+
+def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "noticed")
+    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + WAITS.format(file=file))
+    camp.wait_for("a first run", file.read_text)
+    daemon = camp.site.execds[camp.host_of(id).name]
+    daemon.kill(signal.SIGSTOP)
+    try:
+        kill_guard(camp, id)
+        kill_starter(camp, id)
+        camp.wait_for("a decision", lambda: outcomes_of(camp, id) == [Outcome.GIVEN_BACK])
+    finally:
+        daemon.kill(signal.SIGCONT)
+        # What leads into its namespaces stands still as long as it does.
+        daemon.outer.send_signal(signal.SIGCONT)
+    camp.wait_for("a second run", partial(is_run_again, file))
+    file.with_name("noticed.go").touch()
+    camp.wait_for("its end", lambda: outcomes_of(camp, id)[0] is Outcome.DONE)
+    assert file.read_text() == "run 0\nrun 1\ndone\n"
+
+
+def test_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "unheard")
+    for host in camp.site.hosts:
+        camp.agents[host.name].kill()
+    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + "exit 4\n")
+    camp.wait_for("a note", lambda: "encamp:" in camp.output(alice, id, stream="e"))
+    kill_starter(camp, id)
+    for host in camp.site.hosts:
+        camp.start_agent(host)
+    camp.wait_for("its run", lambda: file.read_text() == "run 1\n")
+    camp.wait_for("its end", lambda: [one["exit_status"] for one in camp.accounts(id)][1:])
+    assert camp.accounts(id)[1]["exit_status"] == "4"
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+def test_job_that_grid_engine_has_killed_or_may_not_run_again_does_not_come_back(
+    camp: Camp, alice: Person
+) -> None:
+    ways = {"deleted": (), "limited": ("-l", "h_rt=3"), "once": ("-r", "n")}
+    files = {way: file_of(alice, way) for way in ways}
+    jobs = {
+        way: camp.submit(
+            alice, *MINI, *options, script=COUNTS.format(file=files[way]) + "sleep 600\n"
+        )
+        for way, options in ways.items()
+    }
+    for way in ("deleted", "once"):
+        camp.wait_for(f"a run that is {way}", files[way].read_text)
+    camp.site.run_as(alice.name, ["qdel", jobs["deleted"]])
+    kill_starter(camp, jobs["once"])
+    for way, sentence in (
+        ("deleted", "it was deleted"),
+        ("limited", "had reached a limit"),
+        ("once", "not restartable"),
+    ):
+        assert camp.ended(jobs[way])["exit_status"].startswith("137")
+        assert outcomes_of(camp, jobs[way]) == [Outcome.KILLED]
+        assert sentence in records_of(camp, jobs[way])[0].reason
+        # On a slow host the limit may come before the run.
+        assert files[way].read_text() in ("run 0\n", "" if way == "limited" else "run 0\n")
+        assert len(camp.accounts(jobs[way])) == 1
 
 
 def test_job_for_an_environment_that_is_not_there_is_held(camp: Camp, alice: Person) -> None:

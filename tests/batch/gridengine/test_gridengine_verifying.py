@@ -114,6 +114,15 @@ def test_request_becomes_a_variable_and_fits_hosts_that_offer_any(verify: Verifi
     assert verify(l_hard="env=debian12|any") == [told("debian12"), CORRECT]
 
 
+@pytest.mark.parametrize("rules", ["=environments\tmini\n=nodes\tbig\tsmall\nbig\t-\tcms\n"])
+def test_job_for_a_worker_node_fits_no_other_host(verify: Verifier) -> None:
+    assert verify(l_hard="env=small") == [told("small"), CORRECT]
+    assert verify(l_hard="env=big|any") == [told("big"), "PARAM l_hard env=big", CORRECT]
+    assert verify(P="cms") == [told("big"), "PARAM l_hard env=big", CORRECT]
+    assert verify(l_hard="env=mini")[1] == "PARAM l_hard env=mini|any"
+    assert verify(l_hard="env=other")[0].startswith("RESULT STATE REJECT There is no environment")
+
+
 def test_job_without_request_is_left_alone(verify: Verifier) -> None:
     assert verify() == [told("none"), CORRECT]
     assert verify(l_hard="h_rt=60") == [told("none"), CORRECT]

@@ -14,7 +14,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from encamp.batch.gridengine.cell import with_values
 from encamp.batch.gridengine.site import GridEngineSite
+from encamp.batch.install.objects import attributes
 from tests.batch.install.conftest import snapshot
 from tests.conftest import ENCAMP
 
@@ -105,6 +107,25 @@ def test_jobs_that_name_an_environment_get_the_variable_until_it_is_undone(site:
     assert site.looks() == before
     assert "ENCAMP_ENVIRONMENT" not in site.variables_of()
     site.qconf("-as", "node2")
+
+
+def test_worker_nodes_and_their_queue_are_left_alone(site: Site) -> None:
+    """They may be there when it is run once more, with other rules."""
+    queue = site.gridengine.run(["qconf", "-sq"]).stdout
+    values = {"qname": "encamp.q", "hostlist": "@encamp", "pe_list": "NONE"}
+    site.gridengine.tell("-Ahgrp", "group_name @encamp\nhostlist node2\n")
+    site.gridengine.tell("-Aq", with_values(queue, values))
+    site.qconf("-ds", "node2")
+    try:
+        site.install()
+        shown = attributes(site.gridengine.run(["qconf", "-sq", "encamp.q"]).stdout)
+        assert (shown["starter_method"], shown["complex_values"]) == ("NONE", "NONE")
+        assert "node2" not in site.gridengine.run(["qconf", "-ss"]).stdout.split()
+        site.encamp("uninstall", "--yes")
+    finally:
+        site.qconf("-as", "node2")
+        site.qconf("-dq", "encamp.q")
+        site.qconf("-dhgrp", "@encamp")
 
 
 def test_rules_give_jobs_an_environment(site: Site) -> None:

@@ -145,7 +145,8 @@ def test_rules_are_written_for_slurm() -> None:
         features=True,
     )
     first = 'environment = "mini", queue = "long", user = "alice", group = "cms"'
-    text = slurm_rules(settings, "/x", spank=True, uid={"alice": 7}.get, gid={"cms": 8}.get)
+    numbers = {"uid": {"alice": 7}.get, "gid": {"cms": 8}.get}
+    text = slurm_rules(settings, "/x", spank=True, nodes=("big",), **numbers)
     assert text.splitlines()[1:] == [
         "return {",
         '   system = "slurm",',
@@ -153,6 +154,7 @@ def test_rules_are_written_for_slurm() -> None:
         "   features = true,",
         "   spank = true,",
         '   environments = { ["mini"] = true, ["debian-12.1"] = true },',
+        '   nodes = { ["big"] = true },',
         "   rules = {",
         f"      {{ {first}, uid = 7, gid = 8 }},",
         '      { environment = "", account = "ops", user = "unknown" },',
@@ -278,8 +280,9 @@ def test_rules_are_written_for_grid_engine() -> None:
         rules=(Rule(environment="mini", queue="long.q"), Rule(environment="", user="ops")),
         environments=("mini", "x"),
     )
-    lines = gridengine_rules(settings).splitlines()
+    lines = gridengine_rules(settings, ("big", "node")).splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
+        "=nodes\tbig\tnode",
         "=environments\tmini\tx",
         "mini\tlong.q\t-\t-\t-",
         "none\t-\t-\tops\t-",

@@ -66,5 +66,9 @@ def test_job_runs_in_a_machine_of_the_environment_it_names(site_home: Home) -> N
             assert site.exit_code("1") == "7:0"
             assert site.qsub(script).splitlines() == ["n1", *around], "as ever"
             assert site.exit_code("2") == "7:0"
+            asking = "#!/bin/sh\nqstat -f $SLURM_JOB_ID | grep -e job_state -e Job_Name\n"
+            names = f"ENCAMP_ENVIRONMENT=mini,PERL5LIB={site.commands.variables['PERL5LIB']}"
+            inside = site.qsub(asking, "-N", "asker", "-v", names).split()
+            assert inside == ["Job_Name", "=", "asker", "job_state", "=", "R"]
     finally:
         shutil.rmtree(directory)

@@ -11,10 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from encamp.agent.bait.records import found
 from encamp.batch.install.slurm_rules import rules_text
 from encamp.batch.slurm.places import Running
 from encamp.home import Home
 from encamp.model.batch import BatchSettings, Rule
+from encamp.model.batch_record import UNDER_WAY, BatchRecord
 from tests.batch.slurm.private import Cluster, User, private_cluster
 from tests.builds import give_images
 from tests.conftest import ENCAMP, ROOT
@@ -24,6 +26,7 @@ STARTER = ROOT / "src" / "encamp" / "batch" / "encamp-starter"
 
 ENVIRONMENTS = """
 small: {extends: mini}
+again: {extends: mini, reuse: true}
 broken: {extends: mini, ready: {command: [/bin/false], timeout: 1s}}
 """
 
@@ -114,22 +117,35 @@ class Camp(Cluster):
         said = self.run("scontrol", "show", "job", "-o", job)
         return said.partition(" ExitCode=")[2].split()[0]
 
+    def records(self, job: str, node: int = 0) -> list[BatchRecord]:
+        """What an agent has written down of a job, the latest run first."""
+        return found(self.homes[node], id=job)
+
+    def settled(self, job: str) -> BatchRecord:
+        """What stands there when nothing is to be decided any more."""
+
+        def over() -> list[BatchRecord]:
+            return [one for one in self.records(job)[:1] if one.outcome not in UNDER_WAY]
+
+        record: BatchRecord = self.wait_for(f"the end of job {job}", over)[0]
+        return record
+
     def machines(self) -> list[int]:
         """Processes of machines with jobs in them."""
-        found = []
+        pids = []
         for name in os.listdir("/proc"):
             try:
                 where = Path(f"/proc/{name}/cwd").readlink()
                 if "qemu" in Path(f"/proc/{name}/comm").read_text() and any(
                     where.is_relative_to(home.root) for home in self.homes
                 ):
-                    found.append(int(name))
+                    pids.append(int(name))
             except OSError:
                 continue
-        return found
+        return pids
 
     def left(self) -> list[str]:
-        found = [f"machine {pid}" for pid in self.machines()]
+        left = [f"machine {pid}" for pid in self.machines()]
         for home in self.homes:
             for pattern in (
                 "commands/under-way/*",
@@ -137,8 +153,8 @@ class Camp(Cluster):
                 "owners/*/machines/*",
                 "machines/*",
             ):
-                found += map(str, home.root.glob(pattern))
-        return found
+                left += map(str, home.root.glob(pattern))
+        return left
 
     def clear(self) -> None:
         super().clear()

@@ -93,3 +93,18 @@ def test_a_job_whose_machine_dies_is_given_back_here_too(camp: Camp, user: User)
     os.kill(machine, signal.SIGKILL)
     camp.wait_for_text(user.directory / "runs", "1")
     assert "; encamp: " in camp.field(job, "admin_comment")
+
+
+def test_a_machine_stays_for_its_owners_next_job_and_ends_with_one_that_is_cancelled(
+    camp: Camp, user: User
+) -> None:
+    words = ("--comment=env:again", "--wrap")
+    (mine,) = camp.done(camp.submit(*words, "echo $ENCAMP_MACHINE")).split()
+    (machine,) = camp.machines()
+    assert "/job_" not in Path(f"/proc/{machine}/cgroup").read_text()
+    job = camp.submit(*words, "echo $ENCAMP_MACHINE > runs; sleep 1000")
+    assert camp.wait_for_text(user.directory / "runs").strip() == mine
+    assert f"/job_{job}/" in Path(f"/proc/{machine}/cgroup").read_text()
+    camp.run("scancel", job, user=user)
+    camp.wait_for_state(job, "CANCELLED")
+    camp.wait_for("no machine", lambda: not camp.machines())

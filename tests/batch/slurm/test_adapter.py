@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -280,6 +281,19 @@ def test_a_job_that_is_back_already_is_given_back_no_second_time(
     slurm.give_back(found, "the machine died", hold=True)
     assert cluster.field(job, "RestartCnt") == "1"
     assert cluster.slurm().standing(job).held  # type: ignore[union-attr]
+
+
+def test_a_job_whose_starter_was_killed_meanwhile_is_given_back(
+    cluster: Cluster, user: User
+) -> None:
+    job = cluster.submit("-w", "n1", "sleeper")
+    slurm = cluster.slurm()
+    found = described(cluster, slurm, job, user)
+    os.kill(begun(cluster, job, user), signal.SIGKILL)
+    cluster.wait_for_state(job, "FAILED")
+    slurm.give_back(found, "no machine", hold=False)
+    assert cluster.field(job, "RestartCnt") == "1"
+    assert "encamp: no machine" in cluster.field(job, "admin_comment")
 
 
 def test_a_job_that_may_not_be_begun_again_is_not(cluster: Cluster, user: User) -> None:

@@ -95,6 +95,27 @@ def test_a_job_that_a_signal_ends_is_seen_to_be(camp: Camp) -> None:
     assert camp.exit_code(job) == camp.exit_code(outside) == "0:11"
 
 
+def test_a_program_that_only_the_host_has_is_named(camp: Camp, user: User) -> None:
+    user.write("job", "#! /usr/bin/absent -f\n")
+    job = camp.submit(MINI, "job")
+    said = camp.done(job, "FAILED")
+    assert "Environment 'mini' has no '/usr/bin/absent', which the script's first line" in said
+    assert camp.exit_code(job) == "127:0"
+
+
+def test_a_signal_that_comes_while_the_machine_is_made_finds_traps_set(
+    camp: Camp, user: User
+) -> None:
+    user.write(
+        "job",
+        "#!/bin/sh\ntrap 'echo caught; kill $!' USR1\nsleep 60 & wait; wait; echo over\n",
+    )
+    job = camp.submit(MINI, "--no-requeue", "job")
+    camp.wait_for_state(job, "RUNNING")
+    camp.run("scancel", "--batch", "--signal=USR1", job, user=user)
+    assert camp.done(job) == "caught\nover\n"
+
+
 def test_rules_give_users_machines_who_change_nothing(camp: Camp, user: User) -> None:
     ruled, plain = (
         camp.submit("-p", "vm", "--wrap", f"cat {BOOT}"),

@@ -14,6 +14,7 @@ from encamp.batch.slurm import keeper
 from encamp.batch.slurm.ancestry import step_of
 from encamp.home import Home
 from encamp.model.batch import BaitState
+from encamp.model.batch_record import Outcome
 from tests.batch.slurm.camping import Camp, a_camp
 from tests.batch.slurm.private import User, root_only
 
@@ -78,15 +79,16 @@ def ends_well(camp: Camp, job: str, user: User, run: int = 0) -> None:
     assert [line for line in story(user) if line.startswith("end")] == [f"end {run}"]
 
 
-def starter_of(camp: Camp, job: str) -> int:
-    """The process that Slurm takes for the job."""
+def starter_of(camp: Camp, job: str, name: str = "slurm_script") -> int:
+    """The process that Slurm takes for the job; or another one beside it."""
     for pid in camp.site.members():
         with suppress(OSError):
             step = step_of(pid)
-            program = Path(f"/proc/{pid}/exe").readlink()
-            if step and step.job == job and program.name == "encamp-starter":
+            program = Path(f"/proc/{pid}/exe").readlink().name
+            called = Path(f"/proc/{pid}/comm").read_text().strip()
+            if step and step.job == job and (program, called) == ("encamp-starter", name):
                 return pid
-    raise AssertionError(f"job {job} has no starter")
+    raise AssertionError(f"job {job} has no {name}")
 
 
 def test_a_job_outlives_slurms_daemon_on_its_node(camp: Camp, user: User) -> None:
@@ -145,14 +147,82 @@ def test_a_job_that_may_not_run_again_fails_with_a_sentence(camp: Camp, user: Us
     assert story(user) == ["begin 0"]
 
 
-def test_a_job_whose_starter_is_killed_has_failed_and_its_machine_is_gone(
+def test_a_job_whose_starter_is_killed_runs_again_and_is_held_after_a_bound(
     camp: Camp, user: User
 ) -> None:
     job = begun(camp, user)
     os.kill(starter_of(camp, job), signal.SIGKILL)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    assert "; encamp: its starter was killed" in camp.field(job, "admin_comment")
+    os.kill(starter_of(camp, job), signal.SIGKILL)
+    camp.wait_for("a held job", lambda: camp.slurm().standing(job).held)  # type: ignore[union-attr]
+    assert "its starter was killed" in camp.slurm().standing(job).reason  # type: ignore[union-attr]
+    assert camp.settled(job).outcome is Outcome.HELD
+    assert camp.records(job)[1].outcome is Outcome.GIVEN_BACK
+    assert story(user) == ["begin 0", "begin 1"]
+
+
+def test_a_job_whose_starter_was_killed_with_the_agent_runs_again(camp: Camp, user: User) -> None:
+    job = begun(camp, user)
+    starter = starter_of(camp, job)
+    camp.agents[0].kill()
+    os.kill(starter, signal.SIGKILL)
+    camp.start_agent(0)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+
+
+def test_a_job_runs_again_though_slurm_has_seen_its_starters_end(camp: Camp, user: User) -> None:
+    """If nobody is left to keep it from Slurm."""
+    job = begun(camp, user)
+    camp.agents[0].kill()
+    guard = starter_of(camp, job, "encamp-guard")
+    starter = starter_of(camp, job)
+    os.kill(guard, signal.SIGKILL)
+    os.kill(starter, signal.SIGKILL)
+    camp.wait_for_state(job, "FAILED")
+    camp.start_agent(0)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+
+
+def test_a_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(
+    camp: Camp, user: User
+) -> None:
+    camp.agents[0].kill()
+    job = camp.submit(MINI, "-w", "n1", "job")
+    camp.wait_for_text(user.directory / f"slurm-{job}.out", "encamp: ")
+    os.kill(starter_of(camp, job), signal.SIGKILL)
+    camp.start_agent(0)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    assert "; encamp: its starter was killed" in camp.field(job, "admin_comment")
+    ends_well(camp, job, user, run=1)
+    assert [one.outcome for one in camp.records(job)] == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+def test_a_job_stays_as_it_is_if_it_may_not_run_again(camp: Camp, user: User) -> None:
+    job = begun(camp, user, "--no-requeue")
+    os.kill(starter_of(camp, job), signal.SIGKILL)
     camp.done(job, "FAILED")
     assert camp.exit_code(job) == "0:9"
-    camp.wait_for("no machine", lambda: not camp.machines())
+    record = camp.settled(job)
+    assert (record.outcome, camp.state(job)) == (Outcome.KILLED, "FAILED")
+    assert "--no-requeue" in record.reason
+    assert story(user) == ["begin 0"]
+
+
+def test_a_cancelled_job_whose_starter_is_killed_does_not_come_back(camp: Camp, user: User) -> None:
+    user.write("job", JOB.replace("\n", "\ntrap '' TERM\n", 1))
+    job = begun(camp, user)
+    starter = starter_of(camp, job)
+    camp.run("scancel", job, user=user)
+    os.kill(starter, signal.SIGKILL)
+    record = camp.settled(job)
+    assert record.outcome is Outcome.KILLED
+    assert "CANCELLED" in record.reason
+    assert camp.state(job) == "CANCELLED"
     assert story(user) == ["begin 0"]
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from encamp.batch.slurm.adapter import tasks_here
 from encamp.batch.slurm.ancestry import step_by
 from encamp.batch.slurm.calls import Calls, meant, patiently
 from encamp.batch.slurm.gathering import Gathered
 from encamp.batch.slurm.hostlist import expand
 from encamp.batch.slurm.node import bait_of, is_ours, plain, with_mark
 from encamp.batch.slurm.queue import FIELDS, Entry, amount, entries, new_word
+from encamp.batch.slurm.tasks import tasks_here
 from encamp.model.batch import BaitState
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB
@@ -26,6 +26,7 @@ VALUES = {
     "uid": "1000",
     "gid": "1000",
     "state": "RUNNING",
+    "status": "0",
     "reason": "None",
     "queue": "main",
     "account": "(null)",

@@ -3,7 +3,7 @@ that all others are left alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -46,12 +46,19 @@ def user(cluster: Cluster) -> User:
     return cluster.users[0]
 
 
-def configure(cluster: Cluster, *, site: str = "", spank: bool = False, **settings: object) -> None:
+def configure(
+    cluster: Cluster,
+    *,
+    site: str = "",
+    spank: bool = False,
+    nodes: Sequence[str] = (),
+    **settings: object,
+) -> None:
     """What 'encamp batch install' leaves beside slurm.conf."""
     etc = cluster.site.conf.parent
     made = BatchSettings(system="slurm", **settings)  # type: ignore[arg-type]
     (etc / "encamp_rules.lua").write_text(
-        rules_text(made, str(cluster.place / "starter"), spank=spank)
+        rules_text(made, str(cluster.place / "starter"), spank=spank, nodes=nodes)
     )
     script = TEMPLATE.replace("@ENCAMP_RULES@", str(etc / "encamp_rules.lua"))
     if site:
@@ -157,6 +164,21 @@ def test_a_constraint_can_be_an_environment_if_the_site_says_so(
     assert cluster.field(both, "Feature") == "intel"
     assert "only by '&'" in cluster.refused("sbatch", "-C", "intel|mini", "job", user=user)
     assert "two environments" in cluster.refused("sbatch", "-C", "mini&debian12", "job", user=user)
+
+
+def test_jobs_for_worker_nodes_are_left_to_slurm(cluster: Cluster, user: User) -> None:
+    """However they name the environment: it is a feature of the nodes that are its machines."""
+    rules = (Rule(environment="mini"),)
+    configure(cluster, features=True, environments=("intel",), nodes=("intel",), rules=rules)
+    commented = cluster.submit("--comment=env:intel", "job")
+    both = cluster.submit("--comment=env:intel", "-C", "intel", "job")
+    constrained = cluster.submit("-C", "intel", "job")
+    for job in (commented, both, constrained):
+        assert script_of(cluster, job) == JOB
+        assert cluster.field(job, "Feature") == "intel"
+    assert cluster.field(commented, "admin_comment") == "env=intel"
+    refused = ("sbatch", "--comment=env:intel", "-C", "intel|amd", "job")
+    assert "only by '&'" in cluster.refused(*refused, user=user)
 
 
 def test_a_variable_can_name_it(cluster: Cluster, user: User) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pwd
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
+
+import msgspec
 
 from encamp.batch.gridengine.answers import (
     Detail,
@@ -17,8 +20,11 @@ from encamp.batch.gridengine.answers import (
     read_values,
 )
 from encamp.batch.gridengine.calls import Calls
+from encamp.batch.gridengine.commands import NAMES, QSUB
+from encamp.batch.gridengine.ending import check_lost
 from encamp.batch.gridengine.opening import Opening
 from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, shepherd_of, shepherds
+from encamp.batch.offering import offered
 from encamp.batch.system import BatchSystem
 from encamp.model.batch import (
     Bait,
@@ -26,6 +32,7 @@ from encamp.model.batch import (
     BatchSettings,
     GivenBack,
     JobStanding,
+    Offered,
     Task,
     Waiting,
 )
@@ -40,6 +47,10 @@ WHY, RESTARTS = "encamp", "encamp_restarts"
 QUEUES_LAST = 60.0
 """Seconds for which what a queue says of running jobs again is remembered."""
 LONGEST_REASON = 400
+MOST_SEEN = 1000
+"""Shepherds that are remembered."""
+RESCHEDULED = "rescheduling"
+"""What `qmod` says of a job that it has put back."""
 
 
 class GridEngine(BatchSystem):
@@ -49,6 +60,8 @@ class GridEngine(BatchSystem):
         self._calls = Calls(settings.programs)
         self._opening = Opening(self._calls)
         self._reruns: dict[str, tuple[float, bool]] = {}
+        self._seen: OrderedDict[str, Shepherd] = OrderedDict()
+        """Of jobs that came, the latest last."""
 
     # ── jobs that come to this host ──────────────────────────────────────────────────────────────
 
@@ -64,8 +77,15 @@ class GridEngine(BatchSystem):
             return Task()
         return Task(step=found.part, count=found.slots)
 
+    def marks_of(self, pid: int) -> tuple[int, ...]:
+        found = shepherd_of(pid)
+        return () if found is None or found.mark is None else (found.mark,)
+
     def describe(self, id: str) -> BatchJob:
-        shepherd = self._shepherd(id)
+        shepherd = self._seen[id] = self._shepherd(id)
+        self._seen.move_to_end(id)
+        while len(self._seen) > MOST_SEEN:
+            self._seen.popitem(last=False)
         config = shepherd.config
         detail = self._detail_if_it_answers(id)
         requests = {} if detail is None else detail.requests
@@ -142,6 +162,27 @@ class GridEngine(BatchSystem):
         self._calls("qmod", "-rj", job.id, purpose=f"giving back job {job.id}")
         return GivenBack(exit_code=AGAIN, wait=True)
 
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+        """If the starter's end is not held, it can be done only until Grid Engine notices that the
+        shepherd has ended, which it looks for once a second: so it comes before all that can
+        wait."""
+        check_lost(self._last_seen(job.id), task, held=held)
+        if hold:
+            self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
+        said = self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
+        if RESCHEDULED not in said:
+            raise EncampError(Code.WRONG_STATE, f"Grid Engine says: {said.strip()[:200]}.")
+        self._note(job, reason)
+
+    def _last_seen(self, id: str) -> Shepherd:
+        """Its shepherd, which may have ended."""
+        try:
+            return self._shepherd(id)
+        except EncampError:
+            if id not in self._seen:
+                raise
+        return self._seen[id]
+
     def _note(self, job: BatchJob, reason: str) -> None:
         """Where its user reads it: `qstat -j ID`. The job goes back also if nobody can note why."""
         number = job.id.partition(".")[0]
@@ -152,6 +193,12 @@ class GridEngine(BatchSystem):
         except EncampError as error:
             if error.code is Code.PROGRAM_MISSING:
                 raise
+
+    def commands(self, environment: str) -> dict[str, Offered]:
+        found = offered(NAMES, self._calls.program)
+        if "qsub" in found:
+            found["qsub"] = msgspec.structs.replace(found["qsub"], options=QSUB)
+        return found
 
     # ── this host ────────────────────────────────────────────────────────────────────────────────
 

@@ -67,18 +67,29 @@ judge() {
     done < "$rules"
 }
 
-# Fails for an environment that the site does not let jobs name; what it does is in $value.
-offered() {
+# What the rules file lists under a word, in $value; fails if there is no such list.
+list_of() {
     local line
     value=
-    [[ -r $rules ]] || return 0
+    [[ -r $rules ]] || return
     while IFS= read -r line; do
-        [[ $line == '=environments'$'\t'* ]] || continue
+        [[ $line == "=$1"$'\t'* ]] || continue
         value=${line#*$'\t'}
         value=${value//$'\t'/, }
-        [[ ", $value," == *", $1,"* ]]
-        return
+        return 0
     done < "$rules"
+    return 1
+}
+
+# Fails for an environment that the site does not let jobs name; what it does is in $value.
+offered() {
+    list_of environments || return 0
+    [[ ", $value," == *", $1,"* ]]
+}
+
+# Are machines of it hosts of Grid Engine's themselves? Then only such a one will do.
+has_nodes() {
+    list_of nodes && [[ ", $value," == *", $1,"* ]]
 }
 
 verify() {
@@ -95,7 +106,7 @@ verify() {
             reject "No environment can have the name that was asked for by -l env=: use letters, digits, dots, dashes and underlines, 64 at most."
             return
         fi
-        if [[ $wanted != none ]] && ! offered "$wanted"; then
+        if [[ $wanted != none ]] && ! has_nodes "$wanted" && ! offered "$wanted"; then
             reject "There is no environment '$wanted' here. There are: $value."
             return
         fi
@@ -110,7 +121,8 @@ verify() {
         wanted=$value
     fi
     if [[ -n $wanted && $wanted != none ]]; then
-        hard+=${hard:+,}env=$wanted\|$anywhere
+        hard+=${hard:+,}env=$wanted
+        has_nodes "$wanted" || hard+=\|$anywhere
     fi
     if [[ -n $wanted ]]; then
         printf 'ENV ADD ENCAMP_ENVIRONMENT %s\n' "$wanted"

@@ -31,6 +31,8 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     """Of a job on several hosts, where it was started from another one: `1.node2`."""
     config: dict[str, str]
+    directory: Path
+    """Where it works. For a moment it is there longer than the shepherd."""
 
     @property
     def id(self) -> str:
@@ -44,6 +46,18 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
     def file(self, name: str) -> str:
         """A file of the job's directory, which is the shepherd's own."""
         return (PROC / str(self.pid) / "cwd" / name).read_text(errors="replace")
+
+    def left(self, name: str) -> str:
+        """The same when the shepherd may have ended."""
+        return (self.directory / name).read_text(errors="replace")
+
+    @property
+    def mark(self) -> int | None:
+        """The group that all of the job's processes have, and no others: what has it is measured as
+        the job's, and ended with it."""
+        with contextlib.suppress(OSError, ValueError):
+            return int(self.file("addgrpid"))
+        return None
 
     @property
     def slots(self) -> int:
@@ -89,7 +103,8 @@ def read_shepherd(process: Path) -> Shepherd | None:
         return None  # The kernel's own, or about to end.
     if PROGRAM.fullmatch(program.name) is None or real_uid(process) != 0:
         return None
-    directory = DIRECTORY.fullmatch(str((process / "cwd").readlink()))
+    place = (process / "cwd").readlink()
+    directory = DIRECTORY.fullmatch(str(place))
     if directory is None:
         return None
     return Shepherd(
@@ -97,6 +112,7 @@ def read_shepherd(process: Path) -> Shepherd | None:
         task=f"{directory[1]}.{directory[2]}",
         part=directory[3] or "",
         config=settings_in((process / "cwd" / "config").read_text(errors="replace")),
+        directory=place,
     )
 
 

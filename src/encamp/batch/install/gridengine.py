@@ -26,6 +26,8 @@ STARTER_METHOD, JSV_URL, OFFERS = "starter_method", "jsv_url", "complex_values"
 ANYTHING = "env=any"
 """What queues offer whose hosts make machines of every environment."""
 GLOBAL = "global"
+NODES = "@encamp"
+"""The group of hosts that are machines, and worker nodes."""
 SITES_OWN = re.compile(r"(?:script:)?(/[^\s@]+)", re.IGNORECASE)
 """A verifier that can be called by ours."""
 
@@ -58,12 +60,15 @@ def cell(surroundings: dict[str, str]) -> Cell:
     def said(*arguments: str) -> str:
         return objects.ask(surroundings, *arguments)
 
-    queues = said("-sql").split()
+    queues = {name: objects.attributes(said("-sq", name)) for name in said("-sql").split()}
+    # Worker nodes that are machines, and their queue, have jobs without our doing.
+    others = {name: queue for name, queue in queues.items() if queue.get("hostlist") != NODES}
+    nodes = said("-shgrp_resolved", NODES).split() if len(others) < len(queues) else []
     return Cell(
         complexes=said("-sc"),
-        queues={name: objects.attributes(said("-sq", name)) for name in queues},
+        queues=others,
         configuration=objects.attributes(said("-sconf")),
-        hosts=tuple(said("-sel").split()),
+        hosts=tuple(host for host in said("-sel").split() if host not in nodes),
         calendar=objects.calendar(surroundings, CALENDAR),
         administrative=frozenset(said("-sh").split()),
         submit=frozenset(said("-ss").split()),
@@ -83,7 +88,7 @@ def plan(
     if found is not None:
         rules = f"{wanted.prefix}/{RULES}"
         verifier, own = _verifier(wanted, found, former)
-        files += own_file(rules, rules_text(settings).encode(), look)
+        files += own_file(rules, rules_text(settings, wanted.nodes).encode(), look)
         script = jsv_text(rules, own)
         files += own_file(f"{wanted.prefix}/{JSV}", script, look, mode=0o755, watched=True)
         changes += [*_complexes(wanted, found), *_calendar(wanted, found)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from encamp.model.batch import BatchSettings
 
 HEAD = "# Made by 'encamp batch install' from batch.yaml. Change that, and run it again."
@@ -9,10 +11,15 @@ COLUMNS = "# environment\tqueue\tproject\tuser\tgroup"
 ANY, LEFT_ALONE = "-", "none"
 ALLOWED = "=environments"
 """Begins the line with those that jobs may name."""
+NODES = "=nodes"
+"""Begins the line with those whose machines are worker nodes."""
 
 
-def rules_text(settings: BatchSettings) -> str:
+def rules_text(settings: BatchSettings, nodes: Iterable[str] = ()) -> str:
+    """`nodes`: environments whose machines are worker nodes."""
     lines = [HEAD, COLUMNS]
+    if nodes:
+        lines.append("\t".join([NODES, *nodes]))
     if settings.environments:
         lines.append("\t".join([ALLOWED, *settings.environments]))
     for rule in settings.rules:

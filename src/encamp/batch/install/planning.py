@@ -13,6 +13,7 @@ from encamp.batch.install.applying import look
 from encamp.batch.install.changes import Plan
 from encamp.batch.install.lines import setting
 from encamp.batch.install.wanted import PREFIX
+from encamp.describe.environments import environments_that_enrol
 from encamp.describe.places import daemon_directory
 
 SLURM_SYSTEMS = ("slurm", "pbs")
@@ -62,6 +63,7 @@ def plan(asked: Asked) -> Plan:
                 configuration=daemon_directory(),
                 programs={} if conf == slurm.CONF else {"conf": conf},
                 node=asked.node,
+                nodes=enrolling("slurm"),
                 conf=conf,
                 spank=asked.spank,
                 plugin=has_plugin(conf),
@@ -80,6 +82,7 @@ def plan(asked: Asked) -> Plan:
             configuration=daemon_directory(),
             programs=programs,
             node=asked.node,
+            nodes=enrolling(asked.system),
             queues=asked.queues,
             surroundings=surroundings,
         ),
@@ -87,6 +90,11 @@ def plan(asked: Asked) -> Plan:
         None if asked.node else gridengine.cell(surroundings),
         former,
     )
+
+
+def enrolling(system: str) -> tuple[str, ...]:
+    """The environments whose machines are worker nodes of a batch system."""
+    return tuple(sorted(one.name for one in environments_that_enrol(system)))
 
 
 def has_plugin(conf: str) -> bool:

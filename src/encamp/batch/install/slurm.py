@@ -64,7 +64,7 @@ def plan(wanted: SlurmWanted, look: Look, former: Installed | None = None) -> Pl
     changes: list[Change] = []
     if not wanted.node:
         rules = f"{wanted.directory}/{RULES}"
-        text = rules_text(settings, wanted.starter, spank=wanted.spank)
+        text = rules_text(settings, wanted.starter, spank=wanted.spank, nodes=wanted.nodes)
         files += own_file(rules, text.encode(), look)
         files += _script(wanted, look, former)
         changes += _plugin(wanted, look)

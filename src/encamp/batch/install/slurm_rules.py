@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from encamp.batch.install.names import gid_of, uid_of
 from encamp.model.batch import BatchSettings, Rule
@@ -17,11 +17,14 @@ def rules_text(
     starter: str,
     *,
     spank: bool = False,
+    nodes: Iterable[str] = (),
     uid: Number = uid_of,
     gid: Number = gid_of,
 ) -> str:
-    """`spank`: is the option --vmenv there, so that interactive jobs can have machines, too?"""
+    """`spank`: is the option --vmenv there, so that interactive jobs can have machines, too?
+    `nodes`: environments whose machines are worker nodes."""
     allowed = [f"{_key(name)} = true" for name in settings.environments]
+    enrolled = [f"{_key(name)} = true" for name in nodes]
     lines = [
         HEAD,
         "return {",
@@ -30,6 +33,7 @@ def rules_text(
         f"   features = {str(settings.features).lower()},",
         f"   spank = {str(spank).lower()},",
         *([f"   environments = {{ {', '.join(allowed)} }},"] if allowed else []),
+        *([f"   nodes = {{ {', '.join(enrolled)} }},"] if enrolled else []),
         "   rules = {",
         *(f"      {_rule(rule, uid, gid)}," for rule in settings.rules),
         "   },",

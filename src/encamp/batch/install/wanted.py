@@ -35,6 +35,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """For a batch.yaml that is made here: where the batch system's own things are."""
     node: bool = False
     """Only what a host needs that runs jobs?"""
+    nodes: tuple[str, ...] = ()
+    """Environments whose machines are worker nodes of the batch system."""
 
     @property
     def starter(self) -> str:

@@ -15,6 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from encamp import programs
+from encamp.batch.offering import offered
 from encamp.batch.pbs.attributes import number_of, one_job, one_node, shares_of
 from encamp.batch.slurm.adapter import Slurm
 from encamp.batch.slurm.node import is_ours, plain, with_mark, without_mark
@@ -26,6 +27,8 @@ from encamp.model.batch import (
     BatchSettings,
     GivenBack,
     JobStanding,
+    Offered,
+    Reads,
     Task,
     Waiting,
 )
@@ -43,6 +46,15 @@ STATES = {
     "E": "ending",
     "C": "ended",
 }
+OWN = {
+    **dict.fromkeys(
+        ("qstat", "qdel", "qhold", "qrls", "qalter", "qrerun", "pbsnodes"), Reads.NEVER
+    ),
+    "qsub": Reads.ALONE,
+}
+"""Commands that jobs find in their machines, and when they read."""
+QSUB = dict.fromkeys(("-h", "-I", "-V", "-x", "-X", "-z", "--help", "--man"), 0)
+"""Options that are not followed by a word."""
 CLOSED = ("offline", "drain", "down", "fail", "maint", "unknown", "future")
 """Words in a node's state with which no job comes."""
 
@@ -78,6 +90,16 @@ class Pbs(BatchSystem):
 
     def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
         return self._slurm.give_back(job, reason, hold=hold)
+
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+        self._slurm.bring_back(job, task, reason, hold=hold, held=held)
+
+    def commands(self, environment: str) -> dict[str, Offered]:
+        place = Path(self._settings.programs.get("pbs", ""))
+        own = offered(OWN, lambda name: str(place / name))
+        if "qsub" in own:
+            own["qsub"] = msgspec.structs.replace(own["qsub"], options=QSUB, letters=True)
+        return {**self._slurm.commands(environment), **own}
 
     # ── this host ────────────────────────────────────────────────────────────────────────────────
 

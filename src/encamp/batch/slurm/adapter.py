@@ -6,17 +6,21 @@ import math
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import ClassVar
 
 from encamp.batch.slurm.ancestry import step_of
 from encamp.batch.slurm.beginning import Beginning
 from encamp.batch.slurm.calls import Calls, patiently, this_host
+from encamp.batch.slurm.commands import commands_in
+from encamp.batch.slurm.ending import STANDING, check_lost
 from encamp.batch.slurm.gathering import Gathered
 from encamp.batch.slurm.names import People, noted, wanted
 from encamp.batch.slurm.node import MARK, bait_of, plain, with_mark
 from encamp.batch.slurm.queue import Entry, entries, new_word, question
 from encamp.batch.slurm.shares import share
+from encamp.batch.slurm.tasks import number_in, tasks_here
 from encamp.batch.system import BatchSystem
 from encamp.model.batch import (
     Bait,
@@ -25,6 +29,7 @@ from encamp.model.batch import (
     BatchSettings,
     GivenBack,
     JobStanding,
+    Offered,
     Task,
     Waiting,
 )
@@ -78,7 +83,13 @@ class Slurm(BatchSystem):
             return Task(step=found.name if found else "")
         count = tasks_here(variables)
         number = number_in(variables, "SLURM_LOCALID")
-        return Task(step=found.name, number=number, count=max(count, number + 1))
+        return Task(
+            step=found.name,
+            number=number,
+            count=max(count, number + 1),
+            together=max(count, number + 1) > 1,
+            cpus=number_in(variables, "SLURM_CPUS_ON_NODE") or None,
+        )
 
     def describe(self, id: str) -> BatchJob:
         entry = self._entries(id)
@@ -120,17 +131,21 @@ class Slurm(BatchSystem):
                 "It is not a batch job, or was submitted with --no-requeue.",
             )
         patiently(lambda: self._give_back(job, reason, hold=hold), PATIENCE)
-        # Slurm would have it wait two minutes. The first time that is for nothing; later it spares
-        # nodes a job that comes back again and again.
+        self._begin_soon(job, hold=hold)
+        return GivenBack(exit_code=AGAIN, wait=True)
+
+    def _begin_soon(self, job: BatchJob, *, hold: bool) -> None:
+        """Slurm would have it wait two minutes. The first time that is for nothing; later it spares
+        nodes a job that comes back again and again."""
         if not hold and job.restarts == 0:
             self._beginning.soon(job.id)
-        return GivenBack(exit_code=AGAIN, wait=True)
 
     def _give_back(self, job: BatchJob, reason: str, *, hold: bool) -> None:
         purpose = f"giving job {job.id} back"
         entry = self.look(job.id)
         if entry is None or entry.state in GONE:
-            return  # Its user has cancelled it, or its time is over: it is not to come back.
+            self._give_back_lost(job, reason, hold=hold)
+            return
         try:
             noting = self._noting(entry, job, reason)
             self._call("scontrol", "update", f"JobId={job.id}", noting, purpose=purpose)
@@ -145,11 +160,41 @@ class Slurm(BatchSystem):
         elif hold:
             self._call("scontrol", "hold", job.id, purpose=purpose)
 
+    def _give_back_lost(self, job: BatchJob, reason: str, *, hold: bool) -> None:
+        """One whose user has cancelled it, or whose time is over, is not to come back; one whose
+        starter was killed meanwhile is."""
+        try:
+            self.bring_back(job, Task(), reason, hold=hold, held=False)
+        except EncampError as error:
+            if error.code is not Code.WRONG_STATE:
+                raise
+
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+        entry = self.look(job.id)
+        check_lost(entry, job, task, held=held)
+        assert entry is not None
+        if entry.state in STANDING:
+            self._give_back(job, reason, hold=hold)
+            self._begin_soon(job, hold=hold)
+            return
+        purpose = f"queueing job {job.id} again"
+        self._call("scontrol", "requeuehold" if hold else "requeue", job.id, purpose=purpose)
+        # What has ended can be told nothing; what is in the queue can.
+        words = [self._noting(entry, job, reason)]
+        if not hold and job.restarts == 0:
+            words.append(f"StartTime=now+{REST}")
+        note = ("scontrol", "update", f"JobId={job.id}", *words)
+        with suppress(EncampError):
+            patiently(lambda: self._call(*note, purpose=purpose), PATIENCE)
+
     def _noting(self, entry: Entry, job: BatchJob, reason: str) -> str:
         """What `scontrol show job` shows afterwards; which environment it is for stays with it."""
         name = noted(entry) or job.environment
         note = f"{MARK}{plain(reason).removeprefix('Encamp: ')}"
         return f"AdminComment={f'env={name}; ' if name else ''}{note}"
+
+    def commands(self, environment: str) -> dict[str, Offered]:
+        return commands_in(environment, self._settings.programs.get("commands", ""))
 
     # ── this host ────────────────────────────────────────────────────────────────────────────────
 
@@ -262,25 +307,6 @@ class Slurm(BatchSystem):
             words = ("update", f"JobId={id}", f"StartTime=now+{REST}")
             self._call("scontrol", *words, purpose=f"letting job {id} begin")
         return True
-
-
-def tasks_here(variables: Mapping[str, str]) -> int:
-    """Of `2(x3),1`, what the node's place in the list says."""
-    text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "")
-    at = number_in(variables, "SLURM_NODEID")
-    for one in text.split(","):
-        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", one)
-        if match is None:
-            return 1
-        if at < int(match[2] or 1):
-            return max(int(match[1]), 1)
-        at -= int(match[2] or 1)
-    return 1
-
-
-def number_in(variables: Mapping[str, str], name: str) -> int:
-    value = variables.get(name, "")
-    return int(value) if value.isascii() and value.isdecimal() and len(value) < 7 else 0
 
 
 def unknown(id: str) -> EncampError:

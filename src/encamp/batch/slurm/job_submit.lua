@@ -6,6 +6,7 @@
 --
 -- A name is what --comment=env:NAME says, or a constraint (if the rules file says so), the job's
 -- variable ENCAMP_ENVIRONMENT, or else the first rule that fits. env:none: no environment.
+-- An environment whose machines are worker nodes is a feature of these: its jobs ask Slurm for it.
 --
 -- A site that has a job_submit.lua of its own either lets this one call it (SITE_SCRIPT), or calls
 -- this one, by a last line in its own before any 'return':
@@ -58,14 +59,19 @@ local function in_comment(comment)
    return found
 end
 
+local function has_nodes(name, rules)
+   return rules.nodes ~= nil and rules.nodes[name] == true
+end
+
 -- A constraint that is an environment; what is left is the constraint for Slurm.
 local function in_features(features, rules)
    if not rules.features or not rules.environments or not given(features) then return nil end
    local found
    local left = {}
    local any = false
+   local function named(word) return rules.environments[word] and not has_nodes(word, rules) end
    for word in string.gmatch(features, "[%w%._-]+") do
-      any = any or rules.environments[word]
+      any = any or named(word)
    end
    if not any then return nil end
    if string.find(features, "[^%w%._&,-]") then
@@ -73,7 +79,7 @@ local function in_features(features, rules)
          string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
    end
    for word in string.gmatch(features, "[^&,]+") do
-      if not rules.environments[word] then
+      if not named(word) then
          left[#left + 1] = word
       elseif found and found ~= word then
          refuse("The constraint names two environments, '%s' and '%s'.", found, word)
@@ -153,6 +159,26 @@ local function one_of(names)
    return chosen
 end
 
+local function asks_for_nodes(features, rules)
+   for word in string.gmatch(features or "", "[%w%._-]+") do
+      if has_nodes(word, rules) then return true end
+   end
+   return false
+end
+
+-- The constraint of a job for worker nodes of an environment, whatever else it asks of them.
+local function on_nodes(name, features)
+   if not given(features) then return name end
+   if string.find(features, "[^%w%._&,-]") then
+      refuse("An environment can be combined with other constraints only by '&' (not '%s').",
+         string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
+   end
+   for word in string.gmatch(features, "[^&,]+") do
+      if word == name then return features end
+   end
+   return name .. "&" .. features
+end
+
 -- For whoever reads the queue. What the site's own script has noted stays.
 local function note(job, name)
    local before = job.admin_comment
@@ -169,12 +195,19 @@ local function submit(job, partitions, uid)
       if name then names[#names + 1] = name end
    end
    local named = one_of(names)
-   local name = named or by_rules(job, partitions, uid, rules)
+   local name = named
+   if not named and not asks_for_nodes(job.features, rules) then
+      name = by_rules(job, partitions, uid, rules)
+   end
    if name == LEFT_ALONE then name = nil end
    if script ~= nil then job.script = script end
    if by_features then job.features = constraint end
    if name == nil then return end
 
+   if has_nodes(name, rules) then
+      job.features = on_nodes(name, job.features)
+      return note(job, name)
+   end
    if rules.environments and not rules.environments[name] then
       refuse("There is no environment '%s' on this site.", name)
    end

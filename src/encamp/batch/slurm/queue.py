@@ -19,6 +19,7 @@ FIELDS = {
     "uid": "UserID",
     "gid": "GroupID",
     "state": "State",
+    "status": "exit_code",
     "reason": "Reason",
     "queue": "Partition",
     "account": "Account",
@@ -54,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
     state: str
+    status: int
+    """How its script ended, as the kernel says that: a signal, or 256 times an exit code."""
     reason: str
     queue: str
     account: str
@@ -135,6 +138,7 @@ def entry(values: Iterable[str]) -> Entry:
             uid=int(raw["uid"]),
             gid=int(raw["gid"]),
             state=raw["state"],
+            status=int(raw["status"]),
             reason="" if raw["reason"] == "None" else raw["reason"],
             queue=raw["queue"],
             account=text(raw["account"]),

@@ -30,7 +30,7 @@ from encamp.model.errors import Code, EncampError
 ENCAMP = Path(sys.executable).with_name("encamp")
 PATIENCE = 120.0
 """Seconds after which what does not come up will not do so any more."""
-LOOK = 0.05
+LOOK, LONGEST_LOOK = 0.05, 0.4
 
 SETTINGS = """\
 system: {system}
@@ -144,7 +144,7 @@ class Trial(ABC):
 
     def wait(self, jobs: Iterable[str], seconds: float = 600.0) -> None:
         """Until these have ended."""
-        left, until = set(jobs), time.monotonic() + seconds
+        left, until, pause = set(jobs), time.monotonic() + seconds, LOOK
         while left := left & self.waiting():
             if time.monotonic() > until:
                 raise EncampError(
@@ -152,7 +152,9 @@ class Trial(ABC):
                     f"{len(left)} jobs have not ended within {seconds:.0f} seconds.",
                     detail=self.said(),
                 )
-            time.sleep(LOOK)
+            # Whoever asks often takes processor time from the jobs.
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_LOOK)
 
     def said(self) -> str:
         """The last of what the agents have logged."""

@@ -1,0 +1,50 @@
+"""How a job has ended whose starter is gone: by the starter's death alone, or as somebody has
+wanted it. Its shepherd has written that down, in a directory that is there until Grid Engine has
+noticed the job's end."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, settings_in
+from encamp.model.batch import Task
+from encamp.model.errors import Code, EncampError
+
+USAGE, TRACE = "usage", "trace"
+"""Files of its shepherd's: what the job took, written when it has ended; and what was done to it.
+The second is the job's own file, too: who changes it changes what becomes of one job of theirs."""
+ASKED = re.compile(r"mapped signal \w+ to signal KILL")
+"""Whatever Grid Engine ends a job for, it asks its shepherd to."""
+
+
+def check_lost(shepherd: Shepherd, task: Task, *, held: bool) -> None:
+    """Raises an error if it is not certain that only the starter was killed. `held`: that is
+    certain, but for whether Grid Engine has done it."""
+    if INTERACTIVE in shepherd.config or not task.is_script:
+        raise stays("Only batch jobs can be queued again.")
+    if not held:
+        _check_killed(shepherd)
+    try:
+        asked = ASKED.search(shepherd.left(TRACE))
+    except OSError as error:
+        raise stays("Grid Engine does not tell whether it has ended the job.") from error
+    if asked:
+        raise stays("Grid Engine has ended the job: it was deleted, or had reached a limit.")
+
+
+def _check_killed(shepherd: Shepherd) -> None:
+    try:
+        usage = settings_in(shepherd.left(USAGE))
+    except OSError as error:
+        if not shepherd.directory.exists():
+            raise stays("Grid Engine has forgotten the job already.") from error
+        raise EncampError(
+            Code.WRONG_STATE, f"Grid Engine's job {shepherd.id} has not ended yet.", transient=True
+        ) from error
+    if usage.get("signal") != str(int(signal.SIGKILL)):
+        raise stays("The job was not killed.")
+
+
+def stays(sentence: str) -> EncampError:
+    return EncampError(Code.WRONG_STATE, sentence)
