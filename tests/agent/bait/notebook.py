@@ -5,16 +5,28 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from encamp.batch.system import BatchSystem
-from encamp.model.batch import Bait, BaitState, BatchJob, BatchSettings, GivenBack, Waiting
+from encamp.model.batch import (
+    Bait,
+    BaitState,
+    BatchJob,
+    BatchSettings,
+    GivenBack,
+    Task,
+    Waiting,
+)
 from encamp.model.errors import Code, EncampError
 
 SHEPHERD = Path(__file__).with_name("shepherd.py").name
+
+STEP, NUMBER, COUNT = "NOTEBOOK_STEP", "NOTEBOOK_TASK", "NOTEBOOK_TASKS"
+"""Variables of a task of a step."""
 
 
 class Returned(msgspec.Struct):
@@ -50,6 +62,11 @@ class Notebook(BatchSystem):
         if (self.directory / f"{id}.odd").exists():
             raise EncampError(Code.PROTOCOL, "The notebook says what nobody can read.")
         return msgspec.json.decode((self.directory / f"{id}.job").read_bytes(), type=BatchJob)
+
+    def task_of(self, pid: int, variables: Mapping[str, str]) -> Task:
+        step, number = variables.get(STEP, ""), variables.get(NUMBER, "0")
+        count = int(variables.get(COUNT, "1"))
+        return Task(step=step, number=int(number), count=count, together=count > 1)
 
     def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
         if (self.directory / "silent").exists():

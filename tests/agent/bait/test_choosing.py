@@ -10,6 +10,7 @@ import pytest
 
 from encamp.agent.bait import choosing
 from encamp.agent.bait.choosing import (
+    check_no_nodes,
     choose_environment,
     choose_shares,
     choose_size,
@@ -21,6 +22,7 @@ from encamp.model.batch import BatchJob, BatchSettings, Rule, Task
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
+from encamp.model.node import Enrolment
 from encamp.model.size import MIB, Size
 
 ALICE = User(name="alice", uid=1000, gid=1000, group="staff", groups=(1000,), home="/home/alice")
@@ -57,6 +59,14 @@ def test_first_rule_decides_of_which_all_holds() -> None:
     assert choose_environment("", granted(queue="short"), rules, ALICE) == "one"
 
 
+def test_jobs_for_worker_nodes_are_taken_nowhere_else() -> None:
+    check_no_nodes(SMALL)
+    enrolled = msgspec.structs.replace(SMALL, enrol=Enrolment(system="slurm"))
+    with pytest.raises(EncampError, match="are worker nodes") as refused:
+        check_no_nodes(enrolled)
+    assert refused.value.code is Code.USAGE
+
+
 def test_hostile_name_that_the_batch_system_tells_is_refused() -> None:
     with pytest.raises(EncampError) as raised:
         choose_environment("", granted(environment="../../etc"), SETTINGS, ALICE)
@@ -67,6 +77,14 @@ def test_size_is_what_was_granted() -> None:
     cpus = os.cpu_count() or 1
     job = granted(cpus=cpus, memory=2000 * MIB)
     assert choose_size(job, Task(), SMALL, SETTINGS, None) == Size(cpus=cpus, memory=2000 * MIB)
+
+
+def test_step_has_its_part_of_the_job_and_never_more() -> None:
+    job = granted(cpus=4, memory=1600 * MIB)
+    for cpus, memory in ((1, 400), (2, 800), (99, 1600)):
+        size = choose_size(job, Task(step="0", cpus=cpus), SMALL, SETTINGS, None)
+        host = os.cpu_count() or 1
+        assert size == Size(cpus=min(cpus, 4, host), memory=memory * MIB)
 
 
 def test_without_a_grant_it_is_the_settings_or_the_environments() -> None:
@@ -93,8 +111,8 @@ def test_limit_of_the_control_group_leaves_room_for_the_machines_process() -> No
 
 
 def test_too_little_memory_is_said_to_be_so() -> None:
-    with pytest.raises(EncampError, match="needs at least 96 MiB"):
-        choose_size(granted(memory=64 * MIB), Task(), SMALL, SETTINGS, None)
+    with pytest.raises(EncampError, match=r"may use 70 MiB .* needs at least 96 MiB"):
+        choose_size(granted(memory=70 * MIB), Task(), SMALL, SETTINGS, None)
 
 
 def test_shares_are_the_sites_then_the_jobs_own(tmp_path: Path) -> None:
@@ -113,6 +131,10 @@ def test_shares_are_the_sites_then_the_jobs_own(tmp_path: Path) -> None:
     # One that holds the others takes their place.
     assert shares(f"{here}/home", here) == [""]
     assert shares(f"{here}/home", "/", f"{here}/home") == ["/site"]
+    # What cannot be written down cannot be in a machine's record.
+    odd = Path(f"{here}/\udcff")
+    odd.mkdir()
+    assert shares(f"{here}/home", str(odd)) == ["/site", "/home"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_job_for_which_there_is_no_room_is_tried_and_goes_back(host: Host, alice
 
 def test_machine_that_does_not_get_ready_gives_the_job_back(host: Host, alice: Person) -> None:
     id = host.job(alice)
-    ran = alice.directory / "ran"
+    ran = alice.directory / "ran-broken"
     done = host.run(alice, "/bin/touch", str(ran), id=id, environment="broken")
     assert (done.returncode, ran.exists()) == (AGAIN, False)
     (back,) = host.returned(id)

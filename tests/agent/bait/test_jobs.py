@@ -30,6 +30,20 @@ def test_job_runs_in_a_machine_as_its_user(host: Host, alice: Person) -> None:
     assert done.stderr == b""
 
 
+def test_words_and_directories_need_not_be_text(host: Host, alice: Person) -> None:
+    below, elsewhere = alice.directory / "\udcff", host.root / "\udcfe"
+    for place in (below, elsewhere):
+        place.mkdir()
+        os.chown(place, alice.uid, alice.gid)
+    words = ("/bin/sh", "-c", 'pwd; echo "$1"', "sh", "\udcfd")
+    done = host.run(alice, *words, directory=below)
+    assert (done.returncode, done.stdout) == (0, os.fsencode(f"{below}\n\udcfd\n")), done
+    # One that no share shows cannot be shown.
+    done = host.run(alice, *words, directory=elsewhere)
+    assert (done.returncode, done.stdout) == (0, b"/\n\xfd\n"), done
+    assert b"\\xfe: it begins in '/'" in done.stderr
+
+
 def test_job_finds_around_it_what_its_batch_system_gave_it(host: Host, alice: Person) -> None:
     script = """
         pwd; umask; ulimit -Sn; ulimit -Hn; id -G; echo "$GREETING"; echo "$1:$2"
@@ -245,11 +259,9 @@ def test_job_without_environment_is_left_alone(host: Host, alice: Person) -> Non
 def test_machine_of_an_environment_with_reuse_serves_the_next_job(
     host: Host, alice: Person
 ) -> None:
-    words = (
-        "/bin/sh",
-        "-c",
-        "echo $ENCAMP_MACHINE; cat /tmp/left 2>/dev/null; echo was >/tmp/left",
-    )
+    """With its files, but nothing goes on there."""
+    script = "echo $ENCAMP_MACHINE; cat /tmp/left 2>/dev/null; cat /proc/[0-9]*/comm | grep sleep"
+    words = ("/bin/sh", "-c", f"{script}; echo was >/tmp/left; setsid sleep 600 >/dev/null 2>&1 &")
     first = host.run(alice, *words, environment="again").stdout.decode().split()
     second = host.run(alice, *words, environment="again").stdout.decode().split()
     assert (len(first), second) == (1, [first[0], "was"])

@@ -134,7 +134,9 @@ async def test_nothing_else_can_be_asked_there(home: Home) -> None:
 
 
 async def test_what_happens_is_read_as_properties(home: Home) -> None:
-    wanted = [one for one in batch_properties() if one.name != "batch_waiting"]
+    wanted = [
+        one for one in batch_properties() if one.name in ("bait", "bait_reason", "batch_jobs")
+    ]
     reader = Reader(wanted, Plugins(), changed=lambda _: None, home=home)
 
     async def values() -> dict[str, Any]:

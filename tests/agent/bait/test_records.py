@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from encamp.agent.bait import records
@@ -229,3 +230,27 @@ def test_a_disk_that_is_full_keeps_no_job_from_being_remembered(
 def test_no_key_leads_anywhere_else(kept: Records, key: str) -> None:
     with pytest.raises(ValueError, match="cannot be a record's key"):
         come(kept, key)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "done"),
+    [
+        (Outcome.DONE, True),
+        (Outcome.KILLED, True),
+        (Outcome.FAILED, True),
+        (Outcome.GIVEN_BACK, False),
+        (Outcome.HELD, False),
+        (Outcome.LOST, False),
+    ],
+)
+def test_a_run_that_has_come_to_its_end_is_known_to_later_agents(
+    home: Home, kept: Records, outcome: Outcome, done: bool
+) -> None:
+    come(kept, "k1")
+    assert not kept.is_done(job())
+    kept.over("k1", outcome)
+    after = another_agent(home)
+    assert after.is_done(job()) is done
+    assert not after.is_done(msgspec.structs.replace(job(), restarts=2))
+    assert not after.is_done(job("17_1"))
+    assert not after.is_done(job(system="gridengine"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.bait.hosting import Host, Person
+from tests.agent.bait.hosting import RUN, Host, Person
 
 pytestmark = pytest.mark.site
 
@@ -60,6 +60,37 @@ def test_second_starter_of_a_job_is_refused_and_the_first_goes_on(
     assert b"has a machine on this host already" in second.stderr
     first.process.communicate(b"go\n", timeout=90)
     assert first.process.returncode == 5
+
+
+OVER = """
+import socket, struct, sys
+door, pid = sys.argv[1:]
+payload = b"".join(
+    struct.pack("<cI", tag, len(value)) + value
+    for tag, value in ((b"v", b"\\1"), (b"s", b"pbs"), (b"o", struct.pack("<I", int(pid))))
+)
+line = socket.socket(socket.AF_UNIX)
+line.connect(door)
+socket.send_fds(line, [struct.pack("<Ic", len(payload), b"J") + payload], [0, 1, 2])
+sys.stdout.buffer.write(line.recv(1000))
+"""
+
+
+def test_nobody_can_say_that_another_starter_is_gone(
+    host: Host, alice: Person, bob: Person
+) -> None:
+    """Neither another user nor the job's own, unless it was killed and its end is held."""
+    id = host.job(alice, cpus=4)
+    job = host.start(alice, "/bin/sh", "-c", "echo up; read line; exit 5", id=id, stdin=-1)
+    assert job.process.stdout is not None
+    assert job.process.stdout.readline() == b"up\n"
+    for person, of in ((bob, host.job(bob)), (bob, id), (alice, id)):
+        words = (sys.executable, "-c", OVER, str(RUN / "bait"), str(job.starter))
+        done = host.run(person, program=words, id=of)
+        assert b"is not held by process" in done.stdout, done
+    job.process.communicate(b"go\n", timeout=90)
+    assert job.process.returncode == 5
+    assert host.returned(id) == []
 
 
 def test_environment_that_is_not_for_a_user_holds_the_job(host: Host, alice: Person) -> None:

@@ -8,6 +8,7 @@ written. If the starter goes, so does the machine.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -18,22 +19,25 @@ from typing import Any
 import msgspec
 
 from encamp.agent.bait import frames
+from encamp.agent.bait.calling import Calling
+from encamp.agent.bait.choosing import is_covered, is_systems
 from encamp.agent.bait.errand import KILLED, Carried, Errand
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.bait.handing import Handed
-from encamp.agent.bait.housing import Housing
-from encamp.agent.bait.inside import exec_of, furnish
+from encamp.agent.bait.housing import OURS, Housing
+from encamp.agent.bait.inside import exec_of, interpreter_of
 from encamp.agent.bait.line import Line
-from encamp.agent.bait.pausing import follow, until_going
+from encamp.agent.bait.lodging import Lodging
+from encamp.agent.bait.pausing import follow, follow_alone, until_going
 from encamp.agent.bait.streams import FileStreams
-from encamp.agent.caller import caller
+from encamp.agent.caller import as_user
 from encamp.agent.commands.fetching import Fetching
 from encamp.agent.commands.stage import ENDED, IMAGE, RUNNING, START, Telling
 from encamp.agent.keeper import Keeper
 from encamp.agent.phases import Phases
 from encamp.agent.run import Control
 from encamp.agent.streams import attend
-from encamp.guest.channel import Channel, Exit, Kind
+from encamp.guest.channel import Channel, Exec, Exit, Kind
 from encamp.machines.qemu import Engine, MachineKilledError
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
@@ -50,9 +54,6 @@ QUIET = 60.0
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 """Seconds after which one that failed to begin comes again."""
-
-OURS = frozenset({Code.USAGE, Code.NO_ROOM, Code.NOT_PERMITTED, Code.INPUT_MISSING})
-"""What an environment is not to be blamed for."""
 
 
 class KilledError(Exception):
@@ -105,14 +106,19 @@ class Carrying:
         self._control = Control()
         self._killed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._line.on_signal = self._signalled
-        self._user = caller()
+        self._calling = Calling(self._line, self._asked, errand.commands, errand.environment)
+        who = errand.starter
+        self._user = as_user(who.uid, who.gid, who.groups)
         self._phases = Phases()
         self._phases.on_image = lambda: self._telling.tell(IMAGE)
         self._phases.on_machine = self._made
         self._carried = Carried()
-        self._housing = Housing(
-            errand, self._asked, keeper, environment, self._user, self._phases, groups
+        self._housing: Housing | Lodging = (
+            Lodging(errand, keeper, self._phases)
+            if errand.host
+            else Housing(errand, self._asked, keeper, environment, self._user, self._phases, groups)
         )
+        self._housing.first = lambda channel: self._calling.offer(channel, self._user.uid)
 
     async def run(self) -> Carried:
         try:
@@ -164,7 +170,18 @@ class Carrying:
             if not self._killed.done():
                 self._killed.set_result(number)
         elif number in signal.valid_signals():
+            if number in DEADLY and isinstance(self._housing, Housing):
+                self._housing.cancelled = True
             self._control.signal(number, alone=alone)
+
+    def _tell_of_directory(self, machine: Machine) -> None:
+        """Of one that the machine may have as a part of its own system, nothing is known here."""
+        directory = self._asked.directory
+        shown = (share.path for share in machine.shares)
+        if not is_systems(directory) and not is_covered(directory, shown):
+            name = os.fsencode(directory).decode(errors="backslashreplace")
+            text = f"The machine of its job does not have {name}: it begins in '/'."
+            self._line.say(frames.note(text))
 
     def _made(self, machine: Machine) -> None:
         self._note(machine=machine.id)
@@ -183,7 +200,7 @@ class Carrying:
         else:
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**self._errand.tries)
             self._line.say(frames.again(delay, str(error)))
-        blamed = not self._carried.came_up and error.code not in OURS
+        blamed = not (self._carried.came_up or self._errand.host) and error.code not in OURS
         killed = isinstance(error, MachineKilledError)
         return self._note(failure=error.sentence, blamed=blamed, killed=blamed and killed)
 
@@ -196,13 +213,11 @@ class Carrying:
             await self._fetching.done(notes)
         async with self._housing.machine(notes) as (machine, engine, channel):
             self._note(came_up=True)
-            changed = await furnish(channel, self._asked, self._user, machine)
+            self._tell_of_directory(machine)
             await until_going(self._errand.starter)
-            return await self._command(machine, engine, channel, changed)
+            return await self._command(machine, engine, channel)
 
-    async def _command(
-        self, machine: Machine, engine: Engine, channel: Channel, changed: dict[str, str]
-    ) -> int:
+    async def _command(self, machine: Machine, engine: Engine, channel: Channel) -> int:
         """Run the command, and note how it ended: from then on that is known, whatever happens."""
         streams = self._streams
         terminal = streams.window() if streams.is_terminal else None
@@ -210,28 +225,45 @@ class Carrying:
             self._asked,
             self._user,
             machine,
-            changed=changed,
             terminal=terminal,
             merged=terminal is None and streams.is_one,
         )
         with self._phases.time(Phase.COMMAND, "ran") as how, streams.raw():
-            following = asyncio.create_task(follow(self._errand.starter, self._keeper, machine))
+            following = asyncio.create_task(self._follow(machine))
             try:
                 self._begin(machine)
-                stream = channel.execute(wanted)
-                self._control.attach(stream)
-                ended = await _guarded(machine, engine, attend(stream, streams))
+                async with self._calling.ended():
+                    stream = channel.execute(self._calling.with_commands(wanted))
+                    self._control.attach(stream)
+                    ended = await _guarded(machine, engine, attend(stream, streams))
             finally:
                 following.cancel()
                 await asyncio.wait({following})
             how.word = _described(ended)
+        if ended.kind is Kind.NOT_FURNISHED:
+            raise EncampError(Code.COPY_FAILED, f"In machine {machine.name} {ended.text}.")
         code = KILLED + ended.value if ended.kind is Kind.KILLED else ended.code
         self._telling.tell(ENDED, machine.id, code)
         self._note(ended=code)
         if ended.kind is Kind.NOT_STARTED:
-            command = os.fsdecode(wanted.args[0])
-            self._line.say(frames.note(f"'{command}': {ended.text or os.strerror(ended.value)}"))
+            self._line.say(frames.note(self._why_not_started(wanted, ended)))
         return code
+
+    def _why_not_started(self, wanted: Exec, ended: Exit) -> str:
+        """A script that is there cannot be missing: what its first line names is."""
+        if ended.value == errno.ENOENT and (program := interpreter_of(self._asked)):
+            return (
+                f"Environment '{self._errand.environment}' has no '{program}', which the script's"
+                " first line names."
+            )
+        command = os.fsdecode(wanted.args[0])
+        return f"'{command}': {ended.text or os.strerror(ended.value)}"
+
+    async def _follow(self, machine: Machine) -> None:
+        if self._errand.host:
+            await follow_alone(self._errand.starter, self._control)
+        else:
+            await follow(self._errand.starter, self._keeper, machine)
 
     def _begin(self, machine: Machine) -> None:
         """Everybody is told before anything can happen: whoever looks after a crash, and then the
@@ -274,5 +306,5 @@ def _described(ended: Exit) -> str:
             return f"exit code {ended.value}"
         case Kind.KILLED:
             return f"killed by signal {ended.value}"
-        case Kind.NOT_STARTED:
+        case Kind.NOT_STARTED | Kind.NOT_FURNISHED:
             return "not started"

@@ -15,7 +15,7 @@ from encamp.model.batch import BatchJob, BatchSettings, Rule, Task
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
-from encamp.model.machine import Share
+from encamp.model.machine import After, Share
 from encamp.model.size import MIB, Size, format_bytes
 from encamp.model.wanted import LEAST_MEMORY
 
@@ -54,6 +54,22 @@ def _fits(rule: Rule, job: BatchJob, user: User) -> bool:
     )
 
 
+def check_no_nodes(environment: Environment) -> None:
+    """Machines that are nodes of the batch system get their jobs from that."""
+    if environment.enrol is not None:
+        raise EncampError(
+            Code.USAGE,
+            f"Machines of environment '{environment.name}' are worker nodes of the batch system:"
+            " no other host can have jobs for them.",
+            "'encamp batch install' has such jobs wait for a node: run it again.",
+        )
+
+
+def may_stay(environment: Environment) -> bool:
+    """Is its machine left to the next job of its owner's?"""
+    return environment.reuse and environment.after is After.DESTROY
+
+
 # ── its size ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -68,17 +84,20 @@ def choose_size(
     control group may hold; the machine's process needs some for itself."""
     default = settings.size or environment.size
     tasks = max(1, task.count)
-    cpus = default.cpus if job.cpus is None else max(1, job.cpus // tasks)
-    memory = default.memory if job.memory is None else job.memory // tasks
+    whole = job.cpus or 1
+    part = whole if task.cpus is None else max(1, min(whole, task.cpus))
+    cpus = default.cpus if job.cpus is None else max(1, part // tasks)
+    memory = default.memory if job.memory is None else job.memory * part // whole // tasks
     if limit is not None:
         own = OWN + TRANSLATION_BUFFER["tcg"] * MIB + CARRIER
         memory = min(memory, limit // tasks - own)
+    may = memory
     if memory < default.memory or job.memory is not None:
         memory = memory // STEP * STEP
     if memory < LEAST_MEMORY:
         raise EncampError(
             Code.USAGE,
-            f"Job {job.id} may use {format_bytes(max(0, memory))} of memory for a machine, which"
+            f"Job {job.id} may use {format_bytes(max(0, may))} of memory for a machine, which"
             f" needs at least {format_bytes(LEAST_MEMORY)}.",
             "Ask the batch system for more memory.",
         )
@@ -135,6 +154,7 @@ def choose_shares(
     for path in (*everybodys, home, directory):
         if (
             path.startswith("/")
+            and is_text(path)
             and not is_systems(path)
             and not is_covered(path, (*chosen, *taken))
             and os.access(path, os.R_OK | os.X_OK)
@@ -144,6 +164,15 @@ def choose_shares(
             chosen = [one for one in chosen if not is_covered(one, (path,))]
             chosen.append(path)
     return tuple(Share(source=path, path=path) for path in chosen[:most])
+
+
+def is_text(path: str) -> bool:
+    """Can it be written down? Names of files are bytes, and not all bytes are text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_systems(path: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from encamp.agent.bait.starter import Starter
-from encamp.model.batch import BatchJob, Task
+from encamp.model.batch import BatchJob, Offered, Task
 from encamp.model.machine import PhaseTime
 from encamp.model.size import Size
 
@@ -23,9 +23,25 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: Size
     shares: tuple[str, ...] = ()
     """Directories of the host that the site shows to all jobs."""
+    marks: tuple[int, ...] = ()
+    """Groups of the starter's that are not for the machine's process: with the job its batch system
+    ends all that has them, and the machine may stay."""
+    commands: dict[str, Offered] = {}
+    """The batch system's own, which it finds in its machine."""
     tries: int = 0
     record: str = ""
     """The key of what is written down of the job."""
+    host: str = ""
+    """The record of whoever has made the machine that it joins, and"""
+    machine: str = ""
+    """that machine's id; empty: it gets one of its own."""
+    tasks: int = 0
+    """For so many of a step the machine is, and for nothing else; 0: it is its job's or its own."""
+
+    @property
+    def in_script(self) -> bool:
+        """Does it join the machine of its job's script?"""
+        return bool(self.host) and not self.tasks
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -19,6 +20,7 @@ HEADER = struct.Struct("<IB")
 FIELD = struct.Struct("<BI")
 LIMIT = struct.Struct("<BQQ")
 U32 = struct.Struct("<I")
+CALL_END = struct.Struct("<IBB")
 
 LARGEST = 8 << 20
 """Bytes of a job: its script, arguments and variables."""
@@ -29,9 +31,10 @@ LIMITS = 16
 LONGEST_TEXT = 4000
 """Characters of a sentence to a starter."""
 
-JOB, SIGNAL = ord("J"), ord("S")
+JOB, SIGNAL, CALL_ENDED = ord("J"), ord("S"), ord("X")
 ACCEPTED, BEGUN, ENDED, PLAIN = ord("A"), ord("B"), ord("E"), ord("P")
 AGAIN, GIVEN_BACK, FAILED, NOTE = ord("T"), ord("G"), ord("F"), ord("N")
+CALL, CALL_SIGNAL = ord("C"), ord("K")
 
 NAME = re.compile(ENVIRONMENT)
 
@@ -59,6 +62,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """How often it came before."""
     lost: bool = False
     """It had begun, and whoever carried it out is gone."""
+    over: int = 0
+    """Nothing is to be run: its starter, which was this process, was killed, and who asks keeps
+    that from the batch system until it is known what becomes of the job."""
 
 
 # ── what a starter says ──────────────────────────────────────────────────────────────────────────
@@ -84,7 +90,7 @@ def read_job(payload: bytes) -> Asked:
                     variables.setdefault(os.fsdecode(name), os.fsdecode(text))
             case 0x6C:  # l
                 limits.append(_limit(value))
-            case _ if chr(tag) in "vsepnwuitb" and tag not in single:
+            case _ if chr(tag) in "vsepnwuitbo" and tag not in single:
                 single[tag] = value
             case _:
                 raise senseless(f"a field {tag} that is unknown, or there twice")
@@ -95,7 +101,8 @@ def read_job(payload: bytes) -> Asked:
             "Install starter and agent of one version of Encamp.",
         )
     script = single.get(ord("p"))
-    if script is None and not arguments:
+    over = _number(single, "o", U32.size, 0)
+    if script is None and not arguments and not over:
         raise senseless("nothing to run")
     if any(b"\0" in value for tag, value in single.items() if chr(tag) in "senwi"):
         raise senseless("a zero byte")
@@ -121,6 +128,7 @@ def read_job(payload: bytes) -> Asked:
         id=_text(single, "i"),
         tries=_number(single, "t", 1, 0),
         lost=_number(single, "b", 1, 0) != 0,
+        over=over,
     )
 
 
@@ -208,6 +216,24 @@ def note(text: str) -> bytes:
     return frame(NOTE, _said(text))
 
 
+def call(number: int) -> bytes:
+    """Begin a command of the batch system's. With it go its streams, and a file of its words."""
+    return frame(CALL, U32.pack(number))
+
+
+def call_words(
+    program: str, words: Iterable[bytes], variables: Mapping[str, str], directory: bytes
+) -> bytes:
+    fields = [("x", os.fsencode(program)), ("w", directory)]
+    fields += [("a", word) for word in words]
+    fields += [("m", os.fsencode(f"{name}={text}")) for name, text in variables.items()]
+    return b"".join(FIELD.pack(ord(tag), len(value) + 1) + value + b"\0" for tag, value in fields)
+
+
+def call_signal(number: int, signal: int) -> bytes:
+    return frame(CALL_SIGNAL, U32.pack(number) + bytes([signal]))
+
+
 def _said(text: str) -> bytes:
     """As it may be shown on anybody's terminal."""
     shown = "".join(one if one.isprintable() else " " for one in text[:LONGEST_TEXT])
@@ -219,6 +245,8 @@ class Listening:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self.ended: list[tuple[int, int, int]] = []
+        """Calls that have ended, for whoever takes them: number, how, and with what."""
 
     def feed(self, data: bytes) -> list[tuple[int, bool]]:
         """Signals that it has passed on, and whether each was for the command alone, and not for
@@ -227,6 +255,12 @@ class Listening:
         signals = []
         while len(self._rest) >= HEADER.size:
             length, kind = HEADER.unpack_from(self._rest)
+            if kind == CALL_ENDED and length == CALL_END.size:
+                if len(self._rest) < HEADER.size + length:
+                    break
+                self.ended.append(CALL_END.unpack_from(self._rest, HEADER.size))
+                del self._rest[: HEADER.size + length]
+                continue
             if kind != SIGNAL or length not in (1, 2):
                 raise senseless(f"a frame of kind {kind} with {length} bytes")
             if len(self._rest) < HEADER.size + length:

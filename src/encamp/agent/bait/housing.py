@@ -4,8 +4,8 @@ job is done it is gone, or left to the next."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,8 @@ from encamp.agent.bait.errand import Errand
 from encamp.agent.bait.frames import Asked
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.bait.inside import command_of
+from encamp.agent.bait.lodging import Offer, offered
+from encamp.agent.bait.sweeping import sweep
 from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
@@ -22,11 +24,15 @@ from encamp.agent.reuse import Idle, may_reuse, take_idle
 from encamp.guest.channel import Channel
 from encamp.machines.qemu import Engine
 from encamp.model.environment import Environment
+from encamp.model.errors import Code
 from encamp.model.job import Command, Job, MachineRequest, User
 from encamp.model.machine import Machine, Phase
 from encamp.progress import Progress
 
 TICKS = os.sysconf("SC_CLK_TCK")
+
+OURS = frozenset({Code.USAGE, Code.NO_ROOM, Code.NOT_PERMITTED, Code.INPUT_MISSING})
+"""What an environment is not to be blamed for."""
 
 Machines = AsyncIterator[tuple[Machine, Engine, Channel]]
 
@@ -54,6 +60,12 @@ class Housing:
         self.cpu_seconds: float | None = None
         """What the machine's process has used for this job, once that is done."""
         self.peak_memory: int | None = None
+        self.offer: Offer | None = None
+        """To those who may join, once the machine is there."""
+        self.cancelled = False
+        """The job was told to end: its machine does not stay for another."""
+        self.first: Callable[[Channel], None] = lambda channel: None
+        """Called as soon as the guest can be spoken to, though it may not have answered yet."""
         keeper.maker.shielded = True
         keeper.maker.on_launch = groups.take_in
 
@@ -75,11 +87,14 @@ class Housing:
             phases=self._phases,
             progress=progress,
             command=job.command.arguments,
+            first=lambda channel, machine: self.first(channel),
         )
         try:
-            yield live.machine, live.engine, live.channel
-            self._measure(live.engine)
-            if reuse:
+            with self._offered(live.machine, live.engine, live.channel) as offer:
+                yield live.machine, live.engine, live.channel
+                self._measure(live.engine)
+                alone = offer.withdraw() and not self.cancelled
+            if reuse and alone and await sweep(live.channel, self._user):
                 await self._leave(live)
             else:
                 with self._phases.time(Phase.END, "destroyed"):
@@ -103,7 +118,8 @@ class Housing:
                 [share.path for share in self._environment.shares],
             ),
         )
-        words = tuple(os.fsdecode(word) for word in command_of(self._asked))
+        # For whoever reads of the machine: what is run is said to the guest, byte by byte.
+        words = tuple(word.decode(errors="backslashreplace") for word in command_of(self._asked))
         return Job(machine=request, command=Command(arguments=words))
 
     @asynccontextmanager
@@ -114,13 +130,26 @@ class Housing:
             async with self._keeper.speak(idle.machine) as (engine, channel):
                 self._groups.take_in(engine.process.pid)
                 before = _processor_time(engine)
-                yield idle.machine, engine, channel
-                self._measure(engine, before)
-                self._groups.leave(engine.process.pid)
-            idle.leave(self._phases)
+                self.first(channel)
+                with self._offered(idle.machine, engine, channel) as offer:
+                    yield idle.machine, engine, channel
+                    self._measure(engine, before)
+                    alone = offer.withdraw() and not self.cancelled
+                swept = alone and await sweep(channel, self._user)
+                if swept:
+                    self._groups.leave(engine.process.pid)
+            if swept:
+                idle.leave(self._phases)
+            else:
+                await idle.destroy()
         except BaseException:
             await idle.destroy()
             raise
+
+    @contextmanager
+    def _offered(self, machine: Machine, engine: Engine, channel: Channel) -> Iterator[Offer]:
+        with offered(engine.directory, self._errand, machine, channel) as self.offer:
+            yield self.offer
 
     async def _leave(self, live: Live) -> None:
         self._groups.leave(live.engine.process.pid)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from encamp.agent.bait.door import refused
-from encamp.agent.bait.starter import Visit, is_there
+from encamp.agent.bait.starter import Visit, is_held, is_there
 from encamp.batch.system import BatchSystem
 from encamp.model.batch import BatchJob, Task
 from encamp.model.errors import Code, EncampError
@@ -15,6 +15,10 @@ COUNTED, RESTARTED = "SLURM_RESTART_COUNT", "RESTARTED"
 """Variables in which jobs are told how often they were begun before; or only that they were,"""
 OFTEN = 1 << 30
 """which then has to count for so often, since nobody else counts."""
+
+PARTS = "._+"
+"""What stands between a job's number and that of its part: a task of an array, or a component that
+has resources of its own. Variables may name the whole."""
 
 T = TypeVar("T")
 
@@ -54,7 +58,10 @@ async def identify(visit: Visit, system: BatchSystem, in_thread: InThread) -> tu
             f"The starter was called for '{asked.system}', and this host works with"
             f" '{system.name}'."
         )
-    id = await in_thread(lambda: system.job_of(starter.pid))
+    if asked.over and not is_held(asked.over, starter.pid):
+        raise refused(f"Process {asked.over} is not held by process {starter.pid}.")
+    pid = asked.over or starter.pid
+    id = await in_thread(lambda: system.job_of(pid))
     if id is None or not is_there(starter):
         raise refused(
             f"Process {starter.pid} belongs to no job of {system.name} on this host.",
@@ -66,11 +73,11 @@ async def identify(visit: Visit, system: BatchSystem, in_thread: InThread) -> tu
         if error.transient:
             raise
         raise NotDescribedError(error, _as_known(visit, system, id)) from error
-    task = system.task_of(starter.pid, asked.variables)
+    task = system.task_of(pid, asked.variables)
     if job.uid != starter.uid:
         raise refused(f"Job {job.id} is not yours.")
     if asked.id and not any(
-        known == asked.id or known.startswith((f"{asked.id}.", f"{asked.id}_"))
+        known == asked.id or known.startswith(tuple(f"{asked.id}{mark}" for mark in PARTS))
         for known in (id, job.id)
     ):
         raise refused(f"It calls itself job {asked.id[:80]!r}, and is of job {job.id}.")

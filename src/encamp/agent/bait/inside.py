@@ -7,17 +7,12 @@ import os
 import posixpath
 import re
 import stat
-import time
 from contextlib import suppress
 
 from encamp.agent.bait.choosing import is_covered
 from encamp.agent.bait.frames import Asked
-from encamp.agent.copying import ROOT, builtin, is_directory, outcome
 from encamp.agent.surroundings import variables_for
-from encamp.guest.archive_format import START, Entry, Kind
-from encamp.guest.archive_pack import pack_content
-from encamp.guest.channel import Channel, Exec
-from encamp.model.errors import Code, EncampError
+from encamp.guest.channel import Exec, File
 from encamp.model.job import User
 from encamp.model.machine import Machine
 
@@ -25,35 +20,11 @@ DIRECTORY = "/run/encamp/job"
 """Where the script is put. Not where it was: that is a place of the batch system's, which the job
 could not write to."""
 SCRIPT = re.compile(r"[A-Za-z0-9._+-]{1,200}")
-TEMPORARY = ("/tmp", "/var/tmp")
-TEMPORARIES = ("TMPDIR", "TMP", "TEMP")
-"""Variables that name the job's own."""
-
 PATHS = "PATH"
 PAPERS = {"PE_HOSTFILE": "pe_hostfile"}
 """Variables that name a file of the batch system's own, and what it is called in the machine."""
 LARGEST_PAPER = 1 << 20
-
-
-async def furnish(channel: Channel, asked: Asked, user: User, machine: Machine) -> dict[str, str]:
-    """Put there what the job needs and the machine does not have. Variables that say something else
-    there than outside."""
-    if asked.script is not None:
-        content = pack_content(
-            _script_name(asked), asked.script, mode=0o700, mtime_ns=time.time_ns()
-        )
-        await _unpack(channel, content, DIRECTORY, user, "its script")
-    for name, content in _papers(asked, machine).items():
-        paper = pack_content(PAPERS[name], content, mode=0o600, mtime_ns=time.time_ns())
-        await _unpack(channel, paper, DIRECTORY, user, f"the file of {name}")
-    temporary = posixpath.normpath(asked.variables.get("TMPDIR", ""))
-    shown = [share.path for share in machine.shares]
-    if not temporary.startswith("/") or is_covered(temporary, shown):
-        return {}
-    if await _make_temporary(channel, temporary, user):
-        return {}
-    named = asked.variables["TMPDIR"]
-    return {name: TEMPORARY[0] for name in TEMPORARIES if asked.variables.get(name) == named}
+LONGEST_PATH = 4096
 
 
 def _papers(asked: Asked, machine: Machine) -> dict[str, bytes]:
@@ -71,31 +42,12 @@ def _papers(asked: Asked, machine: Machine) -> dict[str, bytes]:
     return found
 
 
-async def _make_temporary(channel: Channel, path: str, user: User) -> bool:
-    """Below what is temporary for everybody, or where the image has nothing at all: nobody gets a
-    directory of the system's for his own by naming it. Is it there now?"""
-    if await is_directory(channel, path, user):
-        return True
-    top = "/" + path.split("/")[1]
-    if not is_covered(path, TEMPORARY) and await is_directory(channel, top, ROOT):
-        return False
-    directory, name = posixpath.split(path)
-    entry = Entry(kind=Kind.DIRECTORY, name=name.encode(), mode=0o700, mtime_ns=time.time_ns())
-    archive = START + entry.encode() + Entry(kind=Kind.END).encode()
-    await _unpack(channel, archive, directory, user, f"directory {path}")
-    return True
-
-
-async def _unpack(channel: Channel, archive: bytes, directory: str, user: User, what: str) -> None:
-    stream = builtin(channel, ROOT, "unpack", directory, str(user.uid), str(user.gid))
-    stream.stdout.discard()
-    await stream.write(archive)
-    await stream.end()
-    ended, said = await outcome(stream)
-    if ended.code != 0:
-        raise EncampError(
-            Code.COPY_FAILED, f"{what} could not be put into the machine: {said}.", transient=True
-        )
+def _temporary(asked: Asked, machine: Machine) -> str | None:
+    """The directory that the job calls temporary, if it is not one of the host's inside."""
+    path = posixpath.normpath(asked.variables.get("TMPDIR", ""))
+    is_shown = is_covered(path, [share.path for share in machine.shares])
+    is_path = path.startswith("/") and len(os.fsencode(path)) < LONGEST_PATH
+    return path if is_path and not is_shown else None
 
 
 def command_of(asked: Asked) -> tuple[bytes, ...]:
@@ -104,6 +56,14 @@ def command_of(asked: Asked) -> tuple[bytes, ...]:
         return asked.arguments
     script = os.fsencode(f"{DIRECTORY}/{_script_name(asked)}")
     return (*asked.start, script, *asked.arguments)
+
+
+def interpreter_of(asked: Asked) -> str:
+    """The program that a script's own first line starts it with; empty: it is started otherwise."""
+    if asked.start or asked.script is None or not asked.script.startswith(b"#!"):
+        return ""
+    words = asked.script[2:].partition(b"\n")[0].split()
+    return os.fsdecode(words[0]) if words else ""
 
 
 def _script_name(asked: Asked) -> str:
@@ -116,13 +76,20 @@ def exec_of(
     user: User,
     machine: Machine,
     *,
-    changed: dict[str, str],
     terminal: tuple[int, int] | None,
     merged: bool,
 ) -> Exec:
+    """The job's command, and what comes with it: all of it goes to the machine as one, and nothing
+    has to be waited for."""
+    papers = _papers(asked, machine)
+    files = {f"{DIRECTORY}/{PAPERS[name]}": File(0o600, papers[name]) for name in papers}
+    if asked.script is not None:
+        files[f"{DIRECTORY}/{_script_name(asked)}"] = File(0o700, asked.script)
+    variables = _variables(asked, user, machine)
+    variables |= {name: f"{DIRECTORY}/{PAPERS[name]}" for name in papers}
     return Exec(
         args=list(command_of(asked)),
-        env=_variables(asked, user, machine) | changed,
+        env=variables,
         cwd=asked.directory,
         fallback="/",
         uid=user.uid,
@@ -132,6 +99,8 @@ def exec_of(
         umask=asked.umask,
         limits={number: (soft, hard) for number, soft, hard in asked.limits},
         merged=merged,
+        files=files,
+        temporary=_temporary(asked, machine),
     )
 
 
@@ -140,8 +109,6 @@ def _variables(asked: Asked, user: User, machine: Machine) -> dict[str, str]:
     variables = {**variables_for(user, machine), **asked.variables}
     for name in ("ENCAMP_MACHINE", "ENCAMP_ENVIRONMENT"):
         variables[name] = variables_for(user, machine)[name]
-    for name in _papers(asked, machine):
-        variables[name] = f"{DIRECTORY}/{PAPERS[name]}"
     own = asked.variables.get(PATHS, "").split(":")
     more = machine.variables.get(PATHS, "").split(":")
     if PATHS in asked.variables and PATHS in machine.variables:

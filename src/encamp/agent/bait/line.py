@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from encamp.agent.bait.frames import Listening
 from encamp.model.errors import EncampError
@@ -12,12 +12,13 @@ from encamp.model.errors import EncampError
 
 class Line:
     """`on_signal` is called with what the starter passes on, and whether that is for the command
-    alone; `gone` is set when it ends, or says
-    what makes no sense."""
+    alone; `on_call_ended` with a call that has ended, how, and with what; `gone` is set when it
+    ends, or says what makes no sense."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.gone = asyncio.Event()
         self.on_signal: Callable[[int, bool], None] = lambda number, alone: None
+        self.on_call_ended: Callable[[int, int, int], None] = lambda number, how, value: None
         self._connection = connection
         self._listening = Listening()
         self._loop = asyncio.get_running_loop()
@@ -30,6 +31,16 @@ class Line:
             return False
         try:
             return self._connection.send(frame, socket.MSG_NOSIGNAL) == len(frame)
+        except OSError:
+            return False
+
+    def hand(self, frame: bytes, files: Sequence[int]) -> bool:
+        """Say something short, with files; false: it is gone, or does not listen."""
+        if self.gone.is_set():
+            return False
+        try:
+            sent = socket.send_fds(self._connection, [frame], files, socket.MSG_NOSIGNAL)
+            return sent == len(frame)
         except OSError:
             return False
 
@@ -52,6 +63,9 @@ class Line:
         else:
             for number, alone in signals:
                 self.on_signal(number, alone)
+            ended, self._listening.ended = self._listening.ended, []
+            for call in ended:
+                self.on_call_ended(*call)
         if not data:
             self._loop.remove_reader(self._connection)
             self.gone.set()

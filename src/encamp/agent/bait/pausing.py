@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 
 from encamp.agent.bait.starter import Starter, process_state
 from encamp.agent.keeper import Keeper
+from encamp.agent.run import Control
 from encamp.model.errors import EncampError
 from encamp.model.machine import Machine
 
@@ -25,6 +27,16 @@ async def until_going(starter: Starter) -> None:
         process = process_state(starter.pid)
         if process is None or process[0] not in STOPPED:
             return
+        await asyncio.sleep(EVERY)
+
+
+async def follow_alone(starter: Starter, control: Control) -> None:
+    """The same for one of several commands in a machine: it stands still, and not the machine."""
+    stopped = False
+    while (process := process_state(starter.pid)) is not None and process[1] == starter.began:
+        if (process[0] in STOPPED) != stopped:
+            stopped = not stopped
+            control.signal(signal.SIGSTOP if stopped else signal.SIGCONT)
         await asyncio.sleep(EVERY)
 
 

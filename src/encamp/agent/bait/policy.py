@@ -28,12 +28,15 @@ class Failing(Protocol):
 class Records(Protocol):
     """Who runs what where. Keys are ids of commands; one that is unknown is ignored."""
 
-    def came(self, key: str, job: BatchJob, *, environment: str, user: str) -> Any:
+    def came(self, key: str, job: BatchJob, *, environment: str, user: str, step: str = "") -> Any:
         """Before anything is made for it."""
 
     def change(self, key: str, **fields: Any) -> Any: ...
 
     def over(self, key: str, outcome: Outcome, **fields: Any) -> Any: ...
+
+    def is_done(self, job: BatchJob) -> bool:
+        """Has this run of the job come to its end here?"""
 
     def running(self) -> list[BatchRecord]:
         """Those that are not over."""
@@ -57,7 +60,7 @@ class Hopeful:
 class Forgetful:
     """Nothing is written down."""
 
-    def came(self, key: str, job: BatchJob, *, environment: str, user: str) -> None:
+    def came(self, key: str, job: BatchJob, *, environment: str, user: str, step: str = "") -> None:
         pass
 
     def change(self, key: str, **fields: Any) -> None:
@@ -65,6 +68,9 @@ class Forgetful:
 
     def over(self, key: str, outcome: Outcome, **fields: Any) -> None:
         pass
+
+    def is_done(self, job: BatchJob) -> bool:
+        return False
 
     def running(self) -> list[BatchRecord]:
         return []

@@ -24,8 +24,8 @@ import msgspec
 
 from encamp.agent.bait.failing import make_directory
 from encamp.home import Home
-from encamp.model.batch import BatchJob
-from encamp.model.batch_record import UNDER_WAY, BatchRecord, Outcome
+from encamp.model.batch import SCRIPTS, BatchJob
+from encamp.model.batch_record import ENDED, UNDER_WAY, BatchRecord, Outcome
 
 KEPT = 7 * 86400.0
 """Seconds for which records are kept,"""
@@ -43,6 +43,7 @@ class Records:
     """Writes them. For one agent at a time; its threads may share it."""
 
     def __init__(self, home: Home, host: str, now: Callable[[], float] = time.time) -> None:
+        self._home = home
         self._under_way = under_way_of(home)
         self._over = over_of(home)
         self._host = host
@@ -73,7 +74,9 @@ class Records:
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
-    def came(self, key: str, job: BatchJob, *, environment: str, user: str) -> BatchRecord:
+    def came(
+        self, key: str, job: BatchJob, *, environment: str, user: str, step: str = ""
+    ) -> BatchRecord:
         """A job is here, and is about to be run. Asked for again, it is the same one."""
         if KEY.fullmatch(key) is None:
             raise ValueError(f"{key!r:.200} cannot be a record's key")
@@ -92,6 +95,7 @@ class Records:
                 queue=job.queue[:200],
                 account=job.account[:200],
                 restarts=job.restarts,
+                step=step,
                 came=self._now(),
             )
             self._write(record)
@@ -130,6 +134,14 @@ class Records:
             with suppress(OSError):
                 (self._under_way / key).unlink(missing_ok=True)
             return record
+
+    def is_done(self, job: BatchJob) -> bool:
+        """Has this run of the job come to its end here, and not back into the queue?"""
+        return any(
+            record.outcome in ENDED and record.restarts == job.restarts
+            for record in found(self._home, id=f"{job.system}:{job.id}", last=10)
+            if record.id == job.id and record.step in SCRIPTS
+        )
 
     def running(self) -> list[BatchRecord]:
         """Those that are here, the first first."""

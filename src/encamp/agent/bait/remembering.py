@@ -14,20 +14,22 @@ import msgspec
 
 from encamp.agent.bait.errand import KILLED, Carried, Errand
 from encamp.agent.bait.policy import Failing, Records
+from encamp.agent.bait.settling import Settling
 from encamp.agent.bait.starter import is_there
 from encamp.agent.commands.stage import ENDED, RUNNING, Stage
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.commands.tracked import Tracked
+from encamp.model.batch import SCRIPTS
 from encamp.model.batch_record import Outcome
 from encamp.model.errors import EncampError
 
 MOST = 2000
 """Jobs whose last try is remembered."""
-LOOK = 2.0
-"""Seconds between two looks at starters that are to come again."""
-
-ORPHANED = 90.0
-"""Seconds in which a job comes again whose agent is another than before."""
+LOOK, SOON = 2.0, 0.02
+"""Seconds between two looks at starters that are to come again; and after a try has failed, which
+may have been for want of its starter."""
+DECIDED = 60.0
+"""Seconds in which it is known what becomes of a job whose starter is gone."""
 
 Key = tuple[str, str, int]
 
@@ -42,6 +44,8 @@ class Former:
         self.errand = errand
         self.stage = Stage()
         self.over = asyncio.Event()
+        self.settled = asyncio.Event()
+        """It has begun, or is over."""
         self.carried = Carried()
         self.told = False
         """That its machine is there."""
@@ -64,12 +68,15 @@ class Formers:
         commands: Commands,
         failing: Failing,
         records: Records,
+        settling: Settling,
         probed: Callable[[Tracked], bool] = lambda tracked: False,
     ) -> None:
         self._commands = commands
         self._probed = probed
         self._failing = failing
         self._records = records
+        self._settling = settling
+        self._woken = asyncio.Event()
         self._under_way: dict[str, Former] = {}
         self._last: OrderedDict[Key, Former] = OrderedDict()
         self._awaited: dict[str, Former] = {}
@@ -77,15 +84,16 @@ class Formers:
         running = records.running()
         self._begun = {record.key for record in running if record.begun}
         """Records of former agents that say so."""
-        self._orphans = {record.key: record.id for record in running}
-        """Records of former agents, as long as their jobs may come again, with the jobs' ids."""
-        self._since = time.monotonic()
+        self._orphans = {record.key: record for record in running}
+        """Records of former agents, as long as their jobs may come again."""
+        settling.settled = lambda record: self._orphans.pop(record, None)
         commands.own.tell(self._got_on)
 
-    def coming(self, id: str, errand: Errand) -> None:
+    def coming(self, id: str, errand: Errand) -> Former:
         """It is about to be begun."""
-        self._under_way[id] = Former(id, errand)
+        former = self._under_way[id] = Former(id, errand)
         self.closed(errand.record)
+        return former
 
     def not_begun(self, id: str, failure: str) -> None:
         """It could not be: its starter is told to come again, or what else to do."""
@@ -97,9 +105,9 @@ class Formers:
     def under_way(self, key: Key) -> list[Former]:
         return [one for one in self._under_way.values() if one.errand.key == key]
 
-    def of_job(self, id: str) -> int:
-        """How many machines a job has here."""
-        return sum(one.errand.job.id == id for one in self._under_way.values())
+    def of_job(self, id: str) -> list[Former]:
+        """All that is under way of a job."""
+        return [one for one in self._under_way.values() if one.errand.job.id == id]
 
     def last(self, key: Key) -> Former | None:
         return self._last.get(key)
@@ -112,12 +120,30 @@ class Formers:
         former = self._last.get(key)
         if former is not None and former.errand.record in self._awaited:
             return former.errand.record
-        return next((one for one, id in self._orphans.items() if id == key[0]), "")
+        for orphan in self._orphans.values():
+            same = orphan.step == key[1] or {orphan.step, key[1]} <= SCRIPTS
+            if same and orphan.id == key[0]:
+                return orphan.key
+        return ""
+
+    def concerns(self, key: Key) -> bool:
+        """Is it to be decided yet what becomes of this job?"""
+        return bool(self.under_way(key) or self.record_of(key) or self._settling.concerns(key[0]))
+
+    async def decided(self, key: Key, is_vain: Callable[[], bool]) -> bool:
+        """Whether it is known now what becomes of a job that was here, or nobody wants to know any
+        more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DECIDED):
+                while not is_vain() and self.concerns(key):
+                    await asyncio.sleep(SOON)
+        return not self.concerns(key)
 
     def closed(self, record: str) -> None:
         """Its job is done with, or under way again."""
         self._awaited.pop(record, None)
         self._orphans.pop(record, None)
+        self._settling.drop(record)
 
     async def ended(self, former: Former, patience: float) -> bool:
         """Have it ended, if it is not; whether it is over then."""
@@ -131,21 +157,24 @@ class Formers:
         return True
 
     async def watch(self) -> None:
-        """Until cancelled: those whose starters will not come again are done with."""
-        while True:
+        """Until cancelled: what becomes of those whose starters will not come again is found
+        out."""
+        try:
             await asyncio.sleep(LOOK)
-            if time.monotonic() - self._since > ORPHANED:
-                for record in self._orphans:
-                    self._records.over(record, Outcome.LOST, reason="Its end was not seen.")
-                self._orphans.clear()
-            for record, former in list(self._awaited.items()):
-                if not is_there(former.errand.starter):
-                    del self._awaited[record]
-                    self._records.over(
-                        record,
-                        outcome=Outcome.KILLED,
-                        reason=f"Its starter was ended. Before that: {former.carried.failure}",
-                    )
+            for orphan in self._orphans.values():
+                self._settling.begin_orphan(orphan)
+            while True:
+                for record, former in list(self._awaited.items()):
+                    if not is_there(former.errand.starter):
+                        del self._awaited[record]
+                        self._settling.begin(record, former.errand.job, former.errand.task)
+                self._woken.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK):
+                        await self._woken.wait()
+                await asyncio.sleep(SOON)
+        finally:
+            await self._settling.close()
 
     # ── what commands do ─────────────────────────────────────────────────────────────────────────
 
@@ -157,10 +186,13 @@ class Formers:
                 return
             former.told = former.errand.record in self._begun
             self._under_way[former.id] = former
-        self._orphans.pop(former.errand.record, None)
+        if self._orphans.pop(former.errand.record, None) is not None:
+            self._settling.drop(former.errand.record)
         former.stage = tracked.stage
         if former.stage.machine:
             self._records.change(former.errand.record, machine=former.stage.machine)
+        if former.began:
+            former.settled.set()
         if former.began and not former.told:
             former.told = True
             self._records.change(former.errand.record, begun=time.time())
@@ -179,6 +211,7 @@ class Formers:
         while len(self._last) > MOST:
             self._last.popitem(last=False)
         former.over.set()
+        former.settled.set()
         errand, carried = former.errand, former.carried
         if carried.came_up and not former.told:
             self._came_up(errand)
@@ -190,16 +223,15 @@ class Formers:
                 time.time(),
                 killed=carried.killed,
             )
+        if errand.tasks and not errand.host:
+            return  # What its tasks have come to is told by each of them.
         used = {"cpu_seconds": carried.cpu_seconds, "peak_memory": carried.peak_memory}
         if former.ended is not None:
             outcome, how = _outcome(former.ended)
             self._records.over(errand.record, outcome, reason=carried.failure, **how, **used)
-        elif carried.deserted:
-            self._records.over(
-                errand.record, outcome=Outcome.KILLED, reason=carried.failure, **used
-            )
         else:
             self._awaited[errand.record] = former
+            self._woken.set()
             self._records.change(
                 errand.record, reason=carried.failure, tries=errand.tries + 1, **used
             )

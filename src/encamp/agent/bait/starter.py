@@ -8,6 +8,7 @@ import asyncio
 import errno
 import os
 import select
+import signal
 import socket
 import struct
 import threading
@@ -198,13 +199,28 @@ def _groups(connection: socket.socket) -> tuple[int, ...]:
 
 def process_state(pid: int) -> tuple[str, int] | None:
     """In which state a process is, as a letter, and when it began; None: there is none."""
+    fields = _fields(pid)
+    return (fields[0].decode(), int(fields[19])) if len(fields) > 19 else None
+
+
+def _fields(pid: int) -> list[bytes]:
+    """What the kernel tells of a process, from its state on."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        return None
-    if len(fields) < 20:
-        return None
-    return fields[0].decode(), int(fields[19])
+        return []
+
+
+def is_held(pid: int, by: int) -> bool:
+    """Was this process killed, without anybody's knowing but the other one, which traces it?"""
+    fields = _fields(pid)
+    if len(fields) < 50 or fields[0] != b"Z" or int(fields[49]) != signal.SIGKILL:
+        return False
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+    return b"TracerPid:\t%d" % by in status.splitlines()
 
 
 def is_there(starter: Starter) -> bool:

@@ -12,33 +12,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import msgspec
-
 from encamp.agent.bait import frames
-from encamp.agent.bait.choosing import choose_environment, choose_size, memory_limit
+from encamp.agent.bait.beginning import Beginning
+from encamp.agent.bait.choosing import choose_environment
 from encamp.agent.bait.door import described, refused
-from encamp.agent.bait.errand import KILLED, Errand
+from encamp.agent.bait.errand import KILLED
 from encamp.agent.bait.failing import Action, after_failure
-from encamp.agent.bait.handing import hand_over_soon, wait_here
 from encamp.agent.bait.identity import NotDescribedError, identify, taken
+from encamp.agent.bait.joining import Joining
 from encamp.agent.bait.policy import Failing, Records
 from encamp.agent.bait.remembering import Former, Formers, Key
+from encamp.agent.bait.settling import Settling
 from encamp.agent.bait.starter import Starter, Visit, is_there
 from encamp.agent.caller import as_user
-from encamp.agent.commands.bait import PLUGIN
 from encamp.agent.commands.directory import OWN
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.commands.tracked import Tracked
 from encamp.batch.system import BatchSystem
-from encamp.bus.messages import Claim
-from encamp.describe.environments import check_use, find_environment
 from encamp.model.batch import BatchJob, BatchSettings, Task
 from encamp.model.batch_record import Outcome
 from encamp.model.errors import Code, EncampError
-from encamp.model.job import User
 
-CLAIMED = 120.0
-"""Seconds in which a command has begun that has room."""
 SETTLED = 20.0
 """Seconds in which what carried a job out before is gone."""
 SOON = 2.0
@@ -46,8 +40,6 @@ SOON = 2.0
 MOST_ASKED = 15
 """How often the batch system is asked about a job that has begun and was lost."""
 THREADS = 16
-MOST_TASKS = 64
-"""Machines of one job on a host, if it is not known how many processors it was granted."""
 
 POISON = frozenset({Code.UNKNOWN_ENVIRONMENT, Code.NOT_PERMITTED, Code.USAGE, Code.CONFIGURATION})
 """What will not change by trying again, here or elsewhere: the job is held."""
@@ -70,12 +62,14 @@ class Taking:
         records: Records,
         probed: Callable[[Tracked], bool] = lambda tracked: False,
     ) -> None:
-        self._commands = commands
         self._system = system
         self._settings = settings
         self._failing = failing
         self._records = records
-        self._formers = Formers(commands, failing, records, probed)
+        self._settling = Settling(records, self._in_thread, self._batch)
+        self._formers = Formers(commands, failing, records, self._settling, probed)
+        self._joining = Joining(self._formers)
+        self._beginning = Beginning(commands, self._formers, records, self._in_thread, self._batch)
         self._busy: dict[Key, Starter] = {}
         """Jobs whose starters are being dealt with."""
         self._threads = ThreadPoolExecutor(THREADS, "bait")
@@ -87,14 +81,23 @@ class Taking:
         """For those who come from now on."""
         self._system, self._settings = system, settings
 
+    def _batch(self) -> tuple[BatchSystem, BatchSettings]:
+        return self._system, self._settings
+
     async def watch(self) -> None:
         """Until cancelled."""
-        await self._formers.watch()
+        try:
+            await self._formers.watch()
+        finally:
+            await self._beginning.close()
 
     async def take(self, visit: Visit) -> None:
         try:
             job, task = await identify(visit, self._system, self._in_thread)
             key = job.id, task.step, task.number
+            if visit.asked.over:
+                await self._over(visit, job, task)
+                return
             busy = self._busy.setdefault(key, visit.starter)
             if busy is not visit.starter:
                 raise taken(job, transient=busy == visit.starter)
@@ -103,7 +106,10 @@ class Taking:
             finally:
                 del self._busy[key]
         except NotDescribedError as error:
-            await self._not_described(visit, error)
+            if visit.asked.over:
+                await visit.say(frames.again(SOON, error.sentence))
+            else:
+                await self._not_described(visit, error)
         except EncampError as error:
             if not error.transient:
                 raise
@@ -129,7 +135,8 @@ class Taking:
         if not name:
             await visit.say(frames.plain())
             return
-        paused = self._failing.may_try(name, job.uid, time.time())
+        host = await self._joining.host_of(visit, job, task, name)
+        paused = "" if host else self._failing.may_try(name, job.uid, time.time())
         if paused or asked.tries:
             verdict = after_failure(
                 job, self._settings, begun=False, tries=asked.tries, paused=bool(paused)
@@ -138,13 +145,33 @@ class Taking:
                 why = paused or (former.carried.failure if former is not None else "")
                 why = why or "no machine for it came up on this host"
                 await self._give_back(
-                    visit, job, task, name, why, hold=verdict.action is Action.HOLD
+                    visit, job, task, name, why, hold=verdict.action is Action.HOLD, host=host
                 )
                 return
         try:
-            await self._begin(visit, job, task, name, user)
+            await self._beginning.begin(visit, job, task, name, user, host)
         except EncampError as error:
-            await self._not_begun(visit, job, task, name, error)
+            await self._not_begun(visit, job, task, name, error, host)
+
+    async def _over(self, visit: Visit, job: BatchJob, task: Task) -> None:
+        """Its starter was killed, and its batch system cannot notice as long as who has come waits
+        here. Nobody may have heard of the job yet."""
+        key = job.id, task.step, task.number
+        with self._settling.holding(job.id):
+            if not self._formers.concerns(key):
+                done = await self._in_thread(lambda: self._records.is_done(job))
+                if not done and not self._formers.concerns(key):
+                    name = visit.asked.environment or job.environment
+                    record = self._new_record(visit, job, task, name)
+                    self._settling.begin(record, job, task)
+
+            def is_vain() -> bool:
+                return visit.is_gone() or self._settling.is_in_the_way(job.id)
+
+            decided = await self._formers.decided(key, is_vain)
+            let_go = decided or self._settling.is_in_the_way(job.id)
+        # What it comes to is found out without whoever has come.
+        await visit.say(frames.plain() if let_go else frames.again(SOON, ""))
 
     async def _not_described(self, visit: Visit, error: NotDescribedError) -> None:
         """It comes again, in the hope of a better answer; then it goes back, if it has not begun:
@@ -180,8 +207,6 @@ class Taking:
                     f"What carried job {job.id} out before is not gone yet.",
                     transient=True,
                 )
-        if self._formers.of_job(job.id) >= max(1, job.cpus or MOST_TASKS):
-            raise refused(f"Job {job.id} has as many machines on this host as processors.")
         return self._formers.last(key)
 
     async def _lost(self, visit: Visit, job: BatchJob, task: Task, former: Former | None) -> None:
@@ -197,6 +222,9 @@ class Taking:
         if former is not None and former.carried.failure:
             why = f"{why}: {former.carried.failure}"
         verdict = after_failure(job, self._settings, begun=True, tries=visit.asked.tries)
+        if former is not None and former.errand.in_script:
+            await self._task_fails(visit, job, task, name, why)
+            return
         if verdict.action is Action.FAIL:
             LOG.warning("Job %s failed: %s", job.id, why)
             self._records_of(visit, job, task, name, Outcome.FAILED, why)
@@ -205,46 +233,16 @@ class Taking:
             return
         await self._give_back(visit, job, task, name, why, hold=verdict.action is Action.HOLD)
 
-    # ── carrying it out ──────────────────────────────────────────────────────────────────────────
-
-    async def _begin(self, visit: Visit, job: BatchJob, task: Task, name: str, user: User) -> None:
-        environment = await self._in_thread(lambda: find_environment(name))
-        check_use(environment, user)
-        limit = await self._in_thread(lambda: memory_limit(visit.starter.pid))
-        size = choose_size(job, task, environment, self._settings, limit)
-        id = f"{OWN}{secrets.token_hex(12)}"
-        errand = Errand(
-            job=job,
-            task=task,
-            starter=visit.starter,
-            environment=name,
-            size=size,
-            shares=self._settings.shares,
-            tries=visit.asked.tries,
-            record=self._formers.record_of((job.id, task.step, task.number)) or id,
-        )
-        claim = Claim(id=id, owner=user.name, environment=name, size=size, seconds=CLAIMED)
-        with wait_here(self._commands.own.directory(id)) as listener:
-            self._records.came(errand.record, job, environment=name, user=user.name)
-            self._formers.coming(id, errand)
-            try:
-                await self._commands.own.begin(
-                    claim, PLUGIN, {"errand": msgspec.to_builtins(errand)}
-                )
-            except BaseException as error:
-                self._formers.not_begun(id, str(error))
-                raise
-            await visit.say(frames.accepted(job.id))
-            try:
-                await hand_over_soon(
-                    self._in_thread, listener, visit, lambda: self._formers.is_over(id)
-                )
-            except BaseException:
-                await self._commands.own.cancel(id)
-                raise
+    # ── not begun, and not to be ─────────────────────────────────────────────────────────────────
 
     async def _not_begun(
-        self, visit: Visit, job: BatchJob, task: Task, name: str, error: EncampError
+        self,
+        visit: Visit,
+        job: BatchJob,
+        task: Task,
+        name: str,
+        error: EncampError,
+        host: Former | None,
     ) -> None:
         """It may come again, as often as the settings say; then it goes back."""
         tries = visit.asked.tries + 1
@@ -257,11 +255,31 @@ class Taking:
             await visit.say(frames.again(verdict.delay, str(error)))
         else:
             hold = poison or verdict.action is Action.HOLD
-            await self._give_back(visit, job, task, name, error.sentence, hold=hold)
+            await self._give_back(visit, job, task, name, error.sentence, hold=hold, host=host)
+
+    async def _task_fails(
+        self, visit: Visit, job: BatchJob, task: Task, name: str, why: str
+    ) -> None:
+        """One in the machine of its job's script: what becomes of the job is that one's affair."""
+        LOG.warning("A task of job %s failed: %s", job.id, why)
+        self._records_of(visit, job, task, name, Outcome.FAILED, why)
+        sentence = f"A task of job {job.id} failed: {why}"
+        await visit.say(frames.failed(Code.MACHINE_LOST.value, sentence))
 
     async def _give_back(
-        self, visit: Visit, job: BatchJob, task: Task, name: str, why: str, *, hold: bool
+        self,
+        visit: Visit,
+        job: BatchJob,
+        task: Task,
+        name: str,
+        why: str,
+        *,
+        hold: bool,
+        host: Former | None = None,
     ) -> None:
+        if host is not None and not host.errand.tasks:
+            await self._task_fails(visit, job, task, name, why)
+            return
         try:
             back = await self._in_thread(
                 lambda: self._system.give_back(job, f"Encamp: {why}", hold=hold)
@@ -289,12 +307,15 @@ class Taking:
     ) -> None:
         """What became of it, tried or not."""
         key = self._formers.record_of((job.id, task.step, task.number))
-        if not key:
-            key = f"{OWN}{secrets.token_hex(12)}"
-            user = as_user(visit.starter.uid, visit.starter.gid, visit.starter.groups)
-            self._records.came(key, job, environment=name, user=user.name)
+        key = key or self._new_record(visit, job, task, name)
         self._formers.closed(key)
         self._records.over(key, outcome=outcome, reason=why)
+
+    def _new_record(self, visit: Visit, job: BatchJob, task: Task, name: str) -> str:
+        key = f"{OWN}{secrets.token_hex(12)}"
+        user = as_user(visit.starter.uid, visit.starter.gid, visit.starter.groups)
+        self._records.came(key, job, environment=name, user=user.name, step=task.step)
+        return key
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

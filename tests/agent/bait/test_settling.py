@@ -1,0 +1,186 @@
+"""What becomes of jobs whose starters are gone is asked until the batch system knows, and written
+down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from encamp.agent.bait import settling
+from encamp.agent.bait.records import Records, found
+from encamp.agent.bait.settling import Settling
+from encamp.batch.system import EndingError
+from encamp.home import Home
+from encamp.model.batch import BatchJob, BatchSettings, Task
+from encamp.model.batch_record import BatchRecord, Outcome
+from encamp.model.errors import Code, EncampError
+from tests.agent.bait.pretended import Pretended
+
+T = TypeVar("T")
+
+LATER = EncampError(Code.WRONG_STATE, "It has not ended yet.", transient=True)
+NEVER = EncampError(Code.WRONG_STATE, "It was cancelled.")
+
+
+class Deciding(Pretended):
+    """Says these, one after the other; None: it takes the job back."""
+
+    def __init__(self, *answers: EncampError | None) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.taken: list[tuple[str, str, bool]] = []
+        self.held: list[bool] = []
+
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+        self.held.append(held)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is not None:
+            raise answer
+        self.taken.append((job.id, reason, hold))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setattr(settling, "FIRST_DELAY", 0.01)
+    return Home(tmp_path / "home").prepare()
+
+
+async def in_thread(work: Callable[[], T], /) -> T:
+    return work()
+
+
+def settle(
+    home: Home, system: Deciding, begin: Callable[[Settling, BatchRecord], None], **fields: Any
+) -> BatchRecord:
+    """What is written down in the end of a job that came before."""
+    kept = Records(home, "host")
+    kept.load()
+    job = BatchJob(system="pretended", id="17", uid=1000, **fields)
+    record = kept.came("k", job, environment="mini", user="alice", step="batch")
+    settings = BatchSettings(system="pretended", restarts=2)
+
+    async def main() -> None:
+        asked = Settling(kept, in_thread, lambda: (system, settings))
+        over = asyncio.Event()
+        asked.settled = lambda key: over.set()
+        begin(asked, record)
+        assert asked.concerns("17")
+        await asyncio.wait_for(over.wait(), 60)
+        assert not asked.concerns("17")
+        await asked.close()
+
+    asyncio.run(main())
+    (written,) = found(home)
+    return written
+
+
+def gone(asked: Settling, record: BatchRecord) -> None:
+    job = BatchJob(system="pretended", id=record.id, uid=1000, restarts=record.restarts)
+    asked.begin(record.key, job, Task(step="batch"))
+
+
+@pytest.mark.parametrize(("restarts", "hold"), [(0, False), (1, False), (2, True)])
+def test_job_whose_starter_was_killed_is_queued_again_and_held_after_a_bound(
+    home: Home, restarts: int, hold: bool
+) -> None:
+    system = Deciding(LATER, LATER, None)
+    written = settle(home, system, gone, restarts=restarts)
+    assert system.taken == [("17", "Encamp: its starter was killed", hold)]
+    assert written.outcome is (Outcome.HELD if hold else Outcome.GIVEN_BACK)
+
+
+def test_job_that_was_ended_otherwise_is_left_alone(home: Home) -> None:
+    system = Deciding(LATER, NEVER)
+    written = settle(home, system, gone)
+    assert (system.taken, written.outcome) == ([], Outcome.KILLED)
+    assert "It was cancelled." in written.reason
+
+
+def test_job_of_a_former_agent_is_queued_again(home: Home) -> None:
+    system = Deciding(None)
+    written = settle(home, system, Settling.begin_orphan)
+    assert (len(system.taken), written.outcome) == (1, Outcome.GIVEN_BACK)
+
+
+def test_job_of_a_former_agent_may_still_come(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether its starter is gone: a no is none for ever."""
+    system = Deciding(NEVER, NEVER, NEVER, None)
+    written = settle(home, system, Settling.begin_orphan)
+    assert written.outcome is Outcome.GIVEN_BACK
+    monkeypatch.setattr(settling, "ORPHANED", 0.05)
+    other = Home(home.root / "other").prepare()
+    written = settle(other, Deciding(NEVER), Settling.begin_orphan)
+    assert (written.outcome, "It was cancelled." in written.reason) == (Outcome.LOST, True)
+
+
+def test_a_no_is_final_while_the_end_of_a_starter_is_held(home: Home) -> None:
+    """It will not come, though a former agent's record does not say so."""
+    kept = Records(home, "host")
+    kept.load()
+    job = BatchJob(system="pretended", id="17", uid=1000)
+    record = kept.came("k", job, environment="mini", user="alice")
+    system = Deciding(NEVER)
+
+    async def main() -> None:
+        asked = Settling(kept, in_thread, lambda: (system, BatchSettings(system="pretended")))
+        over = asyncio.Event()
+        asked.settled = lambda key: over.set()
+        with asked.holding("17"), asked.holding("17"):
+            asked.begin_orphan(record)
+            await asyncio.wait_for(over.wait(), 60)
+        over.clear()
+        gone(asked, kept.came("l", job, environment="mini", user="alice"))
+        await asyncio.wait_for(over.wait(), 60)
+
+    asyncio.run(main())
+    assert [one.outcome for one in found(home)] == [Outcome.KILLED, Outcome.KILLED]
+    assert system.held == [True, False]
+
+
+def test_who_is_in_the_batch_systems_way_learns_it_and_the_end_is_found_out_without(
+    home: Home,
+) -> None:
+    kept = Records(home, "host")
+    kept.load()
+    job = BatchJob(system="pretended", id="17", uid=1000)
+    record = kept.came("k", job, environment="mini", user="alice")
+    system = Deciding(EndingError("It is being cancelled."))
+
+    async def main() -> None:
+        asked = Settling(kept, in_thread, lambda: (system, BatchSettings(system="pretended")))
+        over = asyncio.Event()
+        asked.settled = lambda key: over.set()
+        with asked.holding("17"):
+            gone(asked, record)
+            async with asyncio.timeout(60):
+                while not asked.is_in_the_way("17"):
+                    await asyncio.sleep(0.01)
+            assert asked.concerns("17")
+        assert not asked.is_in_the_way("17")
+        system.answers = [NEVER]
+        await asyncio.wait_for(over.wait(), 60)
+
+    asyncio.run(main())
+    (written,) = found(home)
+    assert (written.outcome, "It was cancelled." in written.reason) == (Outcome.KILLED, True)
+
+
+def test_what_is_not_decided_is_left_to_the_next_agent(home: Home) -> None:
+    kept = Records(home, "host")
+    kept.load()
+    job = BatchJob(system="pretended", id="17", uid=1000)
+    record = kept.came("k", job, environment="mini", user="alice")
+
+    async def main() -> None:
+        settings = BatchSettings(system="pretended")
+        asked = Settling(kept, in_thread, lambda: (Deciding(LATER), settings))
+        gone(asked, record)
+        await asyncio.sleep(0)
+        await asked.close()
+
+    asyncio.run(main())
+    assert [one.key for one in kept.running()] == ["k"]
