@@ -141,13 +141,13 @@ class Agent:
 
     async def _look_after_nodes(self) -> None:
         """What that takes is brought along when there is a worker node, and not before."""
-        while self._bait.settings is None or not any(
+        while (settings := self._bait.settings) is None or not any(
             machine.node is not None for machine in self._watch.machines
         ):
-            await asyncio.sleep(NODES_EVERY)
+            await asyncio.sleep(NODES_EVERY if settings is None else settings.every)
         from encamp.agent.nodes.keeping import Nodes
 
-        await Nodes(self._home).run()
+        await Nodes(self._home).run(settings.every)
 
     async def _until_ended(self, bus: Bus) -> None:
         raise await bus.ended()

@@ -53,6 +53,8 @@ class PlaceMachines(msgspec.Struct, frozen=True, tag=True):
     owner: str
     """Whose jobs they are for; empty: the manager's own user."""
     trigger: str
+    batch: bool = False
+    """Are they for jobs of the batch system's?"""
 
 
 Step = IssueCommand | AskProperties | Notify | PlaceMachines

@@ -121,7 +121,7 @@ class Requests:
                 " own.",
                 "'reuse: true' in its description lets them have one job after the other.",
             )
-        machine = MachineRequest(environment.name, _nobody(owner))
+        machine = MachineRequest(environment.name, _nobody(owner), batch=wanted.batch)
         asked = Request(
             id=request,
             owner=owner,

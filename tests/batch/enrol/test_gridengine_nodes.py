@@ -16,15 +16,23 @@ from pathlib import Path
 import pytest
 
 from encamp.agent.journal import Journal
+from encamp.batch.gridengine.host import Host
 from encamp.batch.gridengine.site import GridEngineSite
 from encamp.describe.environments import find_environment
 from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.model.node import NodeState
 from encamp.model.recipe import Recipe
-from tests.batch.enrol.conftest import describe, wait_until
+from tests.batch.enrol.conftest import describe, wait_until, within
+from tests.batch.enrol.demanding import (
+    HOST,
+    Demand,
+    nodes_are_kept_ready_and_none_too_many,
+    nodes_come_for_jobs_and_leave,
+)
 from tests.conftest import ENCAMP, machine_processes
-from tests.site.siting import root_only
+from tests.site.bridging import Wire
+from tests.site.siting import Daemon, RunningSite, root_only, running_site
 
 pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(300)]
 
@@ -52,6 +60,56 @@ def gridengine() -> Iterator[GridEngineSite]:
         site = held.enter_context(GridEngineSite(place / "site", hosts=1))
         site.tell("-Mc", site.run(["qconf", "-sc"]).stdout + COMPLEX)
         yield site
+
+
+class Enclosed(Daemon):
+    """A daemon in the namespaces of a host. What leads into them is not what is to be killed."""
+
+    def __init__(self, host: Host, daemon: Daemon) -> None:
+        super().__init__(daemon.command, daemon.environment, daemon.log)
+        self.host = host
+
+    def start(self) -> None:
+        self.inner = self.host.start(self.command, log=self.log, variables=self.environment)
+        self.process = self.inner.outer
+
+    def kill(self) -> None:
+        self.inner.kill()
+
+    def stop(self) -> int:
+        return self.inner.stop()
+
+
+class GridEngineDemand(Demand):
+    environment = "tiny-gridengine"
+
+    def __init__(self, site: RunningSite, home: Home, master: Master) -> None:
+        super().__init__(site, home)
+        self.master = master
+
+    def submit(self, script: str) -> str:
+        return self.master.submit(script)
+
+    def waits(self, job: str) -> bool:
+        return self.master.state(job) == "qw"
+
+    def node_of(self, job: str) -> str:
+        for line in self.master.site.run(["qstat", "-u", "*", "-s", "r"]).stdout.splitlines():
+            words = line.split()
+            if words[:1] == [job]:
+                return words[7].partition("@")[2]
+        return ""
+
+    def has_succeeded(self, job: str) -> bool:
+        said = self.master.site.run(["qacct", "-j", job], check=False).stdout
+        words = [line.split()[:2] for line in said.splitlines()]
+        return ["failed", "0"] in words and ["exit_status", "0"] in words
+
+    def known(self) -> list[str]:
+        return self.master.hosts()
+
+    def inside(self, node: str, script: str) -> None:
+        self.master.encamp("exec", node, "--", "sh", "-c", script)
 
 
 class Master:
@@ -128,53 +186,44 @@ def master(
         file.truncate()
 
 
-def test_machine_joins_is_filled_and_leaves_when_idle(master: Master) -> None:
-    waiting = master.submit("hostname; id -un", "-o", "/tmp/said", "-j", "y")
-    assert master.state(waiting) == "qw", "nobody offers that environment yet"
+def test_job_runs_on_a_node_and_goes_back_to_the_queue_when_that_is_killed(
+    master: Master, site_home: Home
+) -> None:
+    job = master.submit("hostname >/tmp/said; id -un >>/tmp/said; sleep 1000", "-r", "y")
+    assert master.state(job) == "qw", "nobody offers that environment yet"
     name = master.encamp("batch", "start", "tiny-gridengine").strip()
     assert name == "node-10-99-0-100"
     assert master.hosts() == [name]
-    wait_until(lambda: not master.state(waiting), "the job")
-    said = master.encamp("exec", name, "--", "cat", "/tmp/said")
-    assert said.split() == [name, USER]
-    # It stays as long as it may be needed, and leaves then.
+    wait_until(lambda: master.state(job) == "r", "the job")
+
+    def said() -> list[str]:
+        return master.encamp("exec", name, "--", "sh", "-c", "cat /tmp/said || :").split()
+
+    wait_until(lambda: len(said()) == 2, "what the job says")
+    assert said() == [name, USER]
+    # It stays as long as it may be needed.
     master.look()
     assert master.states() == [NodeState.MEMBER]
-    master.encamp("batch", "leave", name, "--wait")
-    assert master.states() == []
-    assert master.hosts() == []
-
-
-def test_node_that_is_to_leave_waits_for_its_job(master: Master) -> None:
-    name = master.encamp("batch", "start", "tiny-gridengine").strip()
-    job = master.submit("while ! test -e /tmp/end; do sleep 0.1; done")
-    wait_until(lambda: master.state(job) == "r", "the job")
-    master.encamp("batch", "leave", name)
-    master.look()
-    assert master.states() == [NodeState.LEAVING]
-    # However often one looks: it stays, and gets no other job.
-    other = master.submit("true")
-    for _ in range(3):
-        master.look()
-    assert master.state(job) == "r"
-    assert master.state(other) == "qw"
-    assert master.hosts() == [name]
-    master.encamp("exec", name, "--", "touch", "/tmp/end")
-    master.look_until_gone()
-    assert master.state(job) == ""
-    assert master.hosts() == []
-    master.site.run(["qdel", other])
-
-
-def test_job_of_a_node_that_is_killed_goes_back_to_the_queue(
-    master: Master, site_home: Home
-) -> None:
-    master.encamp("batch", "start", "tiny-gridengine")
-    job = master.submit("sleep 1000", "-r", "y")
-    wait_until(lambda: master.state(job) == "r", "the job")
     (pid,) = machine_processes(site_home)
     os.kill(pid, signal.SIGKILL)
     master.look_until_gone()
     assert master.hosts() == []
     wait_until(lambda: "q" in master.state(job), "the job to be queued again")
     master.site.run(["qdel", job])
+
+
+def test_nodes_come_for_jobs_that_wait_are_kept_ready_and_leave(
+    master: Master, site_home: Home, site_directory: Path, tmp_path: Path
+) -> None:
+    host = master.site.master
+    with (
+        within(Wire(host.keeper)),
+        running_site(tmp_path / "site-of-all", (), start=False) as site,
+    ):
+        agent = site.add_agent(HOST, site_home.root)
+        agent.environment["ENCAMP_SYSTEM_HOME"] = master.variables["ENCAMP_SYSTEM_HOME"]
+        site.daemons[HOST] = Enclosed(host, agent)
+        demand = GridEngineDemand(site, site_home, master)
+        demand.set_up(site_directory)
+        nodes_come_for_jobs_and_leave(demand)
+        nodes_are_kept_ready_and_none_too_many(demand)

@@ -107,17 +107,22 @@ def test_node_whose_lease_ends_waits_for_its_job(slurm_host: Host, slurm: SlurmS
     slurm.run(["scancel", other])
 
 
-def test_job_of_a_node_that_is_killed_goes_back_to_the_queue(
-    slurm_host: Host, slurm: SlurmSite
+@pytest.mark.parametrize("how", ["killed", "removed by force"])
+def test_job_of_a_node_that_is_lost_goes_back_to_the_queue(
+    slurm_host: Host, slurm: SlurmSite, how: str
 ) -> None:
     machine = slurm_host.start()
     job = submit(slurm, "sleep 1000", "--requeue", *FEATURES)
     wait_until(lambda: is_running(slurm, job), "the job")
-    process = Process.holding(slurm_host.keeper.journal.directory(machine.id).lock)
-    assert process is not None
-    process.signal(signal.SIGKILL)
-    process.close()
-    slurm_host.look_until_gone(machine)
+    if how == "killed":
+        process = Process.holding(slurm_host.keeper.journal.directory(machine.id).lock)
+        assert process is not None
+        process.signal(signal.SIGKILL)
+        process.close()
+        slurm_host.look_until_gone(machine)
+    else:
+        # Nobody has to look for it any more.
+        slurm_host.encamp("rm", "--force", machine.name)
     assert known(slurm) == []
     assert state(slurm, job) == "PENDING"
     assert " Restarts=1 " in slurm.run(["scontrol", "show", "job", "-o", job]).stdout

@@ -78,7 +78,7 @@ def test_a_machine_is_made_ready_for_whoever_has_waited_in_the_queue() -> None:
     site.passes(25)
     assert site.done == []
     site.passes(20)
-    assert site.done == [PlaceMachines("again", 1, "alice", "ready_for_waiting")]
+    assert site.done == [PlaceMachines("again", 1, "alice", "ready_for_waiting", batch=True)]
     site.passes(30)
     assert len(site.done) == 1
 

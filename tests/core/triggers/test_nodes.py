@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,12 @@ class Site:
         triggers = read_triggers([(source, FILE.read_bytes())], schema, COMMANDS)
         self.core.load([one for one in triggers if one.name == trigger], self.now)
 
-    def joins(self, name: str, memory: int, *machines: Machine) -> None:
+    def joins(
+        self, name: str, memory: int, *machines: Machine, can: Sequence[str] = ENVIRONMENTS[:1]
+    ) -> None:
+        """`can`: the environments that it can have nodes of."""
         values: dict[str, Value] = {
+            "can_enrol": list[Value](can),
             "cpus": 8,
             "memory_total": memory,
             "memory_free": memory,
@@ -115,6 +120,31 @@ def test_a_node_is_started_where_most_room_is_for_jobs_that_wait() -> None:
     assert site.told() == [("host2", "node.start", "slurm-node")]
 
 
+def test_of_two_hosts_with_the_same_room_one_is_asked() -> None:
+    site = Site("node_for_waiting")
+    site.joins("host1", ROOMY)
+    site.waits("slurm-node")
+    site.passes(19)
+    assert len(site.done) == 1
+
+
+def test_hosts_that_can_have_no_node_are_passed_over() -> None:
+    site = Site("node_for_waiting")
+    site.joins("host2", ROOMY, can=())
+    site.waits("slurm-node")
+    site.passes(19)
+    assert site.told() == [("host1", "node.start", "slurm-node")]
+
+
+def test_jobs_wait_if_no_host_can_have_a_node_or_has_room_for_it() -> None:
+    site = Site("node_for_waiting")
+    site.joins("host2", ROOMY, can=())
+    site.joins("host1", 512 * MIB)
+    site.waits("slurm-node")
+    site.passes(1000)
+    assert site.done == []
+
+
 def test_nobody_waits_for_nodes_of_other_environments() -> None:
     site = Site("node_for_waiting")
     site.waits("job")
@@ -138,7 +168,7 @@ def test_one_node_comes_at_a_time_and_none_while_one_is_free() -> None:
 
 def test_nodes_are_kept_ready_where_that_is_wanted() -> None:
     site = Site("nodes_ready")
-    site.passes(21)
+    site.passes(11)
     assert site.told() == [("host2", "node.start", "slurm-node")]
     ready = [machine(name, NodeState.MEMBER, idle=True) for name in "ab"]
     site.joins("host2", ROOMY, *ready)

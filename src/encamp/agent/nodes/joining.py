@@ -12,7 +12,9 @@ from encamp.agent.context import hand_over
 from encamp.agent.copying import ROOT
 from encamp.agent.journal import ClientLock
 from encamp.agent.keeper import Keeper
-from encamp.agent.nodes.keeping import JOINING, record
+from encamp.agent.nodes import offering
+from encamp.agent.nodes.keeping import JOINING, PATIENCE, change, record
+from encamp.agent.nodes.removing import give_up
 from encamp.batch.enrol.opening import open_workers
 from encamp.batch.enrol.workers import Workers
 from encamp.describe.batch_file import load_batch_settings
@@ -42,22 +44,23 @@ async def start_node(
     enrolment = _checked(environment, request)
     workers = open_workers(load_batch_settings(), enrolment.system)
     request = msgspec.structs.replace(request, enrol=True)
-    machine = await keeper.start(request, progress, environment=environment)
-    # Held until it has joined: nobody takes it for one that was left on the way.
-    joining = ClientLock.take(keeper.journal.directory(machine.id).path / JOINING)
-    try:
-        machine = record(keeper.journal, machine, _as_wished(machine, idle, lease))
-        await _clear_former(keeper, machine)
-        progress.update(f"having {machine.name} join {enrolment.system}")
-        return await _join(keeper, workers, machine, environment)
-    except BaseException as error:
-        await _undo(keeper, workers, machine)
-        if isinstance(error, EncampError):
-            error.hint = error.hint or "Its machine was ended."
-        raise
-    finally:
-        if joining is not None:
-            joining.release()
+    with offering.trying(keeper.home, environment.name):
+        machine = await keeper.start(request, progress, environment=environment)
+        # Held until it has joined: nobody takes it for one that was left on the way.
+        joining = ClientLock.take(keeper.journal.directory(machine.id).path / JOINING)
+        try:
+            machine = record(keeper.journal, machine, _as_wished(machine, idle, lease))
+            await _clear_former(keeper, machine)
+            progress.update(f"having {machine.name} join {enrolment.system}")
+            return await _join(keeper, workers, machine, environment)
+        except BaseException as error:
+            await give_up(keeper, workers, machine)
+            if isinstance(error, EncampError):
+                error.hint = error.hint or "Its machine was ended."
+            raise
+        finally:
+            if joining is not None:
+                joining.release()
 
 
 def _as_wished(machine: Machine, idle: float | None, lease: float | None) -> Node:
@@ -117,7 +120,14 @@ async def _join(
             "See the daemon's log there, and the controller's; 'ready.timeout' gives it more time.",
             transient=True,
         ) from None
-    return record(keeper.journal, machine, node.moved(NodeState.MEMBER, time.time()))
+    return change(keeper.journal, machine, _member, PATIENCE) or machine
+
+
+def _member(node: Node) -> Node:
+    """It has no job yet: whoever wonders whether another node is needed finds this one free."""
+    now = time.time()
+    reason = node.reason  # Somebody may have asked it to leave already.
+    return msgspec.structs.replace(node.moved(NodeState.MEMBER, now, reason), quiet=now)
 
 
 async def _clear_former(keeper: Keeper, machine: Machine) -> None:
@@ -131,11 +141,3 @@ async def _clear_former(keeper: Keeper, machine: Machine) -> None:
 async def _is_up(workers: Workers, name: str) -> bool:
     seen = (await asyncio.to_thread(workers.look, [name])).get(name)
     return seen is not None and seen.up
-
-
-async def _undo(keeper: Keeper, workers: Workers, machine: Machine) -> None:
-    """Leave nothing of a node that did not come about. If the batch system does not listen now,
-    the machine's record stays, and the agent sees to it later."""
-    await keeper.kill(machine)
-    await asyncio.to_thread(workers.lost, machine.name)
-    await keeper.remove(machine, force=True)

@@ -12,6 +12,7 @@ import msgspec
 from encamp.agent.journal import ClientLock, Journal
 from encamp.agent.keeper import Keeper
 from encamp.agent.nodes.deciding import Decision, Step, decide
+from encamp.agent.nodes.removing import give_up
 from encamp.agent.recovery import recover
 from encamp.batch.enrol.opening import open_workers
 from encamp.batch.enrol.workers import Seen, Workers
@@ -27,6 +28,8 @@ EVERY = 5.0
 """Seconds between two looks at the nodes."""
 GRACE = 10.0
 """Seconds for which a node that is on its way is not taken for one that was left there."""
+PATIENCE, AGAIN = 5.0, 0.05
+"""Seconds for which whoever is just changing a machine is waited for, and between two looks."""
 JOINING = "joining"
 """A file in a machine's directory that is locked by whoever has it join."""
 
@@ -44,6 +47,30 @@ def record(journal: Journal, machine: Machine, node: Node | None) -> Machine:
         return changed
 
 
+def change(
+    journal: Journal, machine: Machine, changed: Callable[[Node], Node], wait: float = 0.0
+) -> Machine | None:
+    """Change how a node stands, as it is written down at that moment: others write there, too. None
+    if it is gone. `wait`: seconds for which whoever is just at it is waited for."""
+    end = time.monotonic() + wait
+    while True:
+        try:
+            with journal.moving(machine.id):
+                current = journal.read(machine.id)
+                if current is None or current.node is None:
+                    return None
+                made = msgspec.structs.replace(current, node=changed(current.node))
+                if made != current:
+                    journal.write(made)
+                return made
+        except EncampError as error:
+            if error.code is Code.UNKNOWN_MACHINE:
+                return None
+            if not error.transient or time.monotonic() >= end:
+                raise
+        time.sleep(AGAIN)
+
+
 def nodes_of(journal: Journal) -> list[Machine]:
     return [machine for machine in journal.all() if machine.node is not None]
 
@@ -55,9 +82,13 @@ def ask_to_leave(journal: Journal, machine: Machine, reason: str, now: float) ->
         raise EncampError(
             Code.WRONG_STATE, f"Machine {machine.name} is no worker node of a batch system."
         )
-    if node.state is NodeState.LEAVING:
-        return machine
-    return record(journal, machine, msgspec.structs.replace(node, until=now, reason=reason))
+
+    def leaving(node: Node) -> Node:
+        if node.state is NodeState.LEAVING:
+            return node
+        return msgspec.structs.replace(node, until=now, reason=reason)
+
+    return change(journal, machine, leaving, PATIENCE) or machine
 
 
 class Nodes:
@@ -99,20 +130,21 @@ class Nodes:
                     log.warning("Node %s: %s", machine.name, error)
 
     async def _see_to(self, workers: Workers, machine: Machine, seen: Seen | None) -> None:
-        journal, node = self._keeper.journal, machine.node
-        assert node is not None
-        decision = decide(
-            node,
-            seen,
-            alive=machine.state in ALIVE,
-            joining=self._is_joining(machine),
-            now=time.time(),
-        )
-        if decision.node != node:
-            if decision.node.state is not node.state:
-                log.info("Node %s leaves %s: %s", node.name, node.system, decision.node.reason)
-            machine = record(journal, machine, decision.node)
-        await self._take(workers, machine, decision)
+        alive, joining, now = machine.state in ALIVE, self._is_joining(machine), time.time()
+        decisions: list[Decision] = []
+
+        def decided(node: Node) -> Node:
+            decisions.append(decide(node, seen, alive=alive, joining=joining, now=now))
+            return decisions[0].node
+
+        # Somebody may have asked it to leave while its batch system was asked about it.
+        current = change(self._keeper.journal, machine, decided)
+        if current is None or current.node is None or machine.node is None:
+            return
+        if current.node.state is not machine.node.state:
+            system, reason = current.node.system, current.node.reason
+            log.info("Node %s leaves %s: %s", current.name, system, reason)
+        await self._take(workers, current, decisions[0])
 
     async def _take(self, workers: Workers, machine: Machine, decision: Decision) -> None:
         node = decision.node
@@ -127,17 +159,8 @@ class Nodes:
                 await self._keeper.remove(machine, force=True)
                 log.info("Node %s has left %s: %s", node.name, node.system, node.reason)
             case Step.LOST:
-                if not self._is_another(machine):
-                    await asyncio.to_thread(workers.lost, node.name)
-                await self._keeper.remove(machine, force=True)
+                await give_up(self._keeper, workers, machine)
                 log.warning("Node %s was lost: %s", node.name, machine.reason)
-
-    def _is_another(self, machine: Machine) -> bool:
-        """Does another machine have the name of one that is gone?"""
-        return any(
-            other.name == machine.name and other.id != machine.id and other.state in ALIVE
-            for other in self._keeper.journal.all()
-        )
 
     def _is_joining(self, machine: Machine) -> bool:
         """Is whoever has it join still there? A while is left to find out."""

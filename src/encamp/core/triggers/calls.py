@@ -63,6 +63,7 @@ def signatures(commands: Mapping[str, CommandDefinition]) -> dict[str, Signature
                 Argument("environment", Type.STR),
                 Argument("count", Type.INT, required=False),
                 Argument("owner", Type.STR, required=False),
+                Argument("batch", Type.BOOL, required=False),
             ),
         ),
         Signature("log", (Argument("text", Type.STR),)),
@@ -244,7 +245,8 @@ class Doing:
         if not count:
             return ()
         owner = str(arguments.get("owner", ""))
-        return (PlaceMachines(arguments["environment"], count, owner, self.trigger),)
+        batch = bool(arguments.get("batch", False))
+        return (PlaceMachines(arguments["environment"], count, owner, self.trigger, batch),)
 
     def log(self, arguments: dict[str, Any]) -> tuple[Step, ...]:
         return (Notify(Way.LOG, str(arguments["text"])[:LONGEST_TEXT], self.trigger),)
