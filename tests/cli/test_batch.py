@@ -79,3 +79,16 @@ def test_nothing_can_be_undone_where_nothing_was_done(tmp_path: Path) -> None:
     assert done.returncode == 79
     assert str(tmp_path / "batch-installed") in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_starter_was_put_can_be_named_and_must_be_right_then(tmp_path: Path) -> None:
+    site, prefix = tmp_path / "etc", tmp_path / "lib"
+    site.mkdir()
+    words = ("install", "slurm", "--node", f"--prefix={prefix}", "--yes")
+    assert encamp(site, *words).returncode == 0
+    assert (prefix / "encamp-starter").exists()
+    done = encamp(site, "uninstall", f"--prefix={tmp_path}", "--yes")
+    assert (done.returncode, (prefix / "encamp-starter").exists()) == (64, True)
+    assert f"The starter is in {prefix}." in done.stderr
+    assert encamp(site, "uninstall", f"--prefix={prefix}", "--yes").returncode == 0
+    assert not prefix.exists()

@@ -221,6 +221,16 @@ def test_what_nobody_knows_is_said(manager: Batch, ask: Ask) -> None:
     assert "Nothing on this site is '4711'." in err
 
 
+@pytest.mark.parametrize("name", ["slurm:x", "gridengine:", "pbs:17x"])
+def test_what_is_no_number_of_a_job_is_said(ask: Ask, name: str) -> None:
+    """Also where nobody answers."""
+    code, _, err = ask("why", name)
+    system, _, number = name.partition(":")
+    assert code == Code.USAGE.value
+    assert f"'{number}' is not the number of a job of {system}." in err
+    assert f"{system}:17" in err
+
+
 def test_a_host_that_is_away_may_know(manager: Batch, ask: Ask) -> None:
     manager.left_out = (questions.LeftOut("node9", "is lost"),)
     code, _, err = ask("why", "slurm:4711")

@@ -151,6 +151,15 @@ def uninstall(
             metavar="[SYSTEM]", help="slurm, gridengine or pbs; what is set up, if one is."
         ),
     ] = "",
+    prefix: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help="Where the starter was put, if this is to be done only when it is there."
+            " It need not be named.",
+            show_default=False,
+        ),
+    ] = "",
     forget: Annotated[
         bool,
         typer.Option(
@@ -169,6 +178,8 @@ def uninstall(
     from encamp.batch.install.showing import headline
 
     found = _installed(system)
+    if prefix:
+        _check_prefix(found, str(Path(prefix).absolute()))
     if not yes:
         states = applying.states(found.changes)
         for change in reversed(found.changes):
@@ -187,6 +198,21 @@ def uninstall(
         if isinstance(change, File) and change.begun and Path(change.path).exists():
             print(f"{change.path} stays: it was changed since.", file=sys.stderr)
     print(_after_undoing(found.system), file=sys.stderr)
+
+
+def _check_prefix(found: Installed, prefix: str) -> None:
+    """Nobody undoes another installation than the one that was meant."""
+    from encamp.batch.install.changes import File
+    from encamp.batch.install.wanted import STARTER
+
+    files = [Path(change.path) for change in found.changes if isinstance(change, File)]
+    places = [str(path.parent) for path in files if path.name == STARTER]
+    if prefix not in places:
+        raise EncampError(
+            Code.USAGE,
+            f"Nothing was put into {prefix} for {found.system}, and nothing was undone.",
+            f"The starter is in {' and '.join(places)}." if places else "Leave out --prefix.",
+        )
 
 
 def _after_undoing(system: str) -> str:

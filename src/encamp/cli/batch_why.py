@@ -32,6 +32,19 @@ RELEASE = {
 BACK = frozenset({Outcome.GIVEN_BACK, Outcome.HELD})
 
 
+def check_number(name: str) -> None:
+    """Raises an error if that is what is meant, and it is none."""
+    from encamp.batch.adapters import known
+
+    system, colon, rest = name.partition(":")
+    if colon and system in known():
+        raise EncampError(
+            Code.USAGE,
+            f"'{rest}' is not the number of a job of {system}.",
+            f"Such jobs are called {system}:17, or with their task {system}:17_3.",
+        )
+
+
 def explain_batch(name: str) -> Explanation | None:
     """None: nobody knows of such a job. `name` looks like one."""
     try:

@@ -294,7 +294,15 @@ def rm(
     ] = False,
 ) -> None:
     """Remove machines that have ended or are suspended."""
-    _each(machine, "remove", lambda kept, found: kept.remove(found, force=force), force=force)
+
+    def remove(kept: Keeper, found: Machine) -> Awaitable[object]:
+        if found.node is None:
+            return kept.remove(found, force=force)
+        from encamp.agent.nodes import removing
+
+        return removing.remove(kept, found, force=force)
+
+    _each(machine, "remove", remove, force=force)
 
 
 def kill_all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from encamp.cli.asking import asked_one
-from encamp.cli.batch_why import NAME, explain_batch
+from encamp.cli.batch_why import NAME, check_number, explain_batch
 from encamp.cli.tables import ago, clean, moment, show, some, table
 from encamp.door.client import UnansweredError
 from encamp.door.questions import AskWhy
@@ -39,6 +39,7 @@ def explain(id: str, hosts: int, *, as_json: bool) -> None:
 def _found(id: str, hosts: int) -> Explanation:
     named = NAME.fullmatch(id)
     if named is None:
+        check_number(id)
         return asked_one(AskWhy(id=id, hosts=hosts), Explanation)
     of_batch = explain_batch(id)
     if named[1]:
