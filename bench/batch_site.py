@@ -18,6 +18,8 @@ SYSTEMS: tuple[type[Trial], ...] = (SlurmTrial, GridEngineTrial)
 CLASSES = ("one", "two", "three")
 ENVIRONMENTS = "".join(f"{name}: {{extends: mini}}\n" for name in CLASSES)
 
+PATIENCE, LOOK = 60.0, 0.01
+
 ARRIVAL = """\
 #!/bin/sh
 : > {arrived}/${{SLURM_JOB_ID:-$JOB_ID}}
@@ -51,6 +53,14 @@ def site(kind: type[Trial], ground: Ground, *, nodes: int, slots: int = 1) -> It
 def arrival(trial: Trial, id: str) -> float:
     """When a job came to its host."""
     return (trial.directory.parent / "arrived" / id).stat().st_mtime
+
+
+def until_first_line(trial: Trial, id: str) -> None:
+    """Wait without asking the batch system, which would take processor time from what is
+    measured."""
+    path, until = trial.output(id), time.monotonic() + PATIENCE
+    while not (path.exists() and path.stat().st_size) and time.monotonic() < until:
+        time.sleep(LOOK)
 
 
 def first_line(trial: Trial, id: str) -> float:
