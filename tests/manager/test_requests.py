@@ -401,6 +401,40 @@ async def test_a_machine_is_found_as_soon_as_it_has_been_made(bench: Bench) -> N
         assert ticket.host == "node1"
 
 
+async def test_a_machine_is_reached_as_soon_as_its_host_is_back(bench: Bench) -> None:
+    question = AskTicket(machine="m1", exec=Exec(command=Command(("hostname",))))
+    async with bench.agent().joined() as agent:
+        await bench.settle()
+        await bench.stand(agent)
+    async with asyncio.TaskGroup() as asking:
+        answer = asking.create_task(bench.answers(question))
+        await asyncio.sleep(2 * ticketing.LOOK)
+        assert not answer.done()
+        agent.hello = {"machines": (machine("m1"),)}
+        async with agent.joined():
+            [ticket] = await answer
+    assert ticket.host == "node1"
+
+
+async def test_of_a_machine_whose_host_is_away_that_is_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticketing, "TELLING", 0.0)
+    async with bench.agent().joined() as agent:
+        await bench.settle()
+        record = await bench.stand(agent)
+    for question in (
+        AskTicket(machine="mini-m1", exec=Exec(command=Command(("hostname",)))),
+        MoveMachine(machine="mini-m1", move=Move.KILL),
+    ):
+        with pytest.raises(EncampError, match=r"Host node1, where it is, is not joined.*goodbye"):
+            await bench.answers(question)
+        with pytest.raises(EncampError, match="no machine"):
+            await bench.answers(question, BOB)
+    [ended] = await bench.answers(EndRequest(id="mini-m1"))
+    assert ended.request.id == record.request.id
+
+
 async def test_a_host_that_lies_about_its_machines_gives_nobody_those_of_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,9 +38,10 @@ PATIENCE = 60.0
 QUICK = """
 presence:
   interval: 0.5s
-  silence: 3s
+  silence: 10s
 """
-"""Losses are noticed sooner than where a busy host must not be taken for a lost one."""
+"""That an agent was killed is noticed sooner than usual; one that is only kept from giving signs of
+life, by all the other tests for example, is not taken for a lost one."""
 
 
 class Daemon:

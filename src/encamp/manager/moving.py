@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from encamp.door.peer import Peer
 from encamp.door.questions import Move, MoveMachine
 from encamp.manager.rights import is_administrator
-from encamp.manager.ticketing import awaited_machine
+from encamp.manager.ticketing import awaited_machine, reached_machine
 from encamp.model.command import CommandRecord
 from encamp.model.errors import Code, EncampError
 from encamp.model.property import Value
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def move_machine(manager: Manager, peer: Peer, asked: MoveMachine) -> CommandRecord:
     """That it is the caller's machine is right enough: no other has to be granted."""
-    host, machine = await awaited_machine(manager, peer, asked.machine)
+    host, machine = await reached_machine(manager, peer, asked.machine)
     owner = manager.desk.requests.standing.owner_of_machine(host, machine.id)
     if owner is None and not is_administrator(peer):
         owner = peer.user

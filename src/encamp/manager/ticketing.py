@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from encamp.manager.daemon import Manager
 
 TELLING = 10.0
-"""Seconds that a host may take to tell of a machine that it has made."""
+"""Seconds that a host may take to tell of a machine that it has made, or to come back."""
 LATEST = 1000
 """So many of somebody's requests are looked at."""
 LOOK = 0.05
@@ -60,7 +60,7 @@ def part_ticket(manager: Manager, record: RequestRecord, number: int) -> Ticket:
 
 async def exec_ticket(manager: Manager, peer: Peer, reference: str, asked: Exec) -> Ticket:
     """To a command that is run in a machine for it."""
-    host, machine = await awaited_machine(manager, peer, reference)
+    host, machine = await reached_machine(manager, peer, reference)
     owner = manager.desk.requests.standing.owner_of_machine(host, machine.id)
     if owner is None and not is_administrator(peer):
         owner = peer.user
@@ -82,20 +82,44 @@ async def exec_ticket(manager: Manager, peer: Peer, reference: str, asked: Exec)
 
 
 def _ticket(manager: Manager, host: str, name: str) -> Ticket:
-    state = manager.core.picture.hosts.get(host)
-    if state is None or not joined(state.record):
-        raise EncampError(
-            Code.UNREACHABLE,
-            f"Host {host}, where it is, is not joined to the site now.",
-            "Try again when it is back: see 'encamp hosts'.",
-            transient=True,
-        )
+    if not _is_joined(manager, host):
+        raise _absent(manager, host)
     return Ticket(
         host=host,
         id=name,
         secret=tickets.secret_for(manager.desk.ticket_key, name),
         meeting=manager.listener.meeting_of(host),
     )
+
+
+def _is_joined(manager: Manager, host: str) -> bool:
+    state = manager.core.picture.hosts.get(host)
+    return state is not None and joined(state.record)
+
+
+def _absent(manager: Manager, host: str) -> EncampError:
+    state = manager.core.picture.hosts.get(host)
+    why = f": {state.record.reason}" if state is not None and state.record.reason else ""
+    return EncampError(
+        Code.UNREACHABLE,
+        f"Host {host}, where it is, is not joined to the site now{why}.",
+        "Try again when it is back: see 'encamp hosts'.",
+        transient=True,
+    )
+
+
+async def reached_machine(manager: Manager, peer: Peer, reference: str) -> tuple[str, Machine]:
+    """The same as `awaited_machine`, on a host that is there. One that was lost a moment ago may
+    only have been too busy to give a sign of life, and has as long to come back."""
+    until = time.monotonic() + TELLING
+    host, machine = await awaited_machine(manager, peer, reference)
+    while not _is_joined(manager, host):
+        state = manager.core.picture.hosts.get(host)
+        lost_lately = state is not None and time.time() - state.record.since < TELLING
+        if not lost_lately or time.monotonic() >= until:
+            raise _absent(manager, host)
+        await asyncio.sleep(LOOK)
+    return host, machine
 
 
 async def awaited_machine(manager: Manager, peer: Peer, reference: str) -> tuple[str, Machine]:
@@ -112,13 +136,19 @@ async def awaited_machine(manager: Manager, peer: Peer, reference: str) -> tuple
             if left is None:
                 left = await left_of(manager, peer.user)
                 continue
-            about_to_be = _is_about_to_be_told_of(manager, peer, reference)
-            if not about_to_be or time.monotonic() >= until:
-                raise
+            host = _about_to_tell(manager, peer, reference)
+            if host is None or time.monotonic() >= until:
+                raise error if host is None else _untold(manager, host, error) from None
         await asyncio.sleep(LOOK)
 
 
-def _is_about_to_be_told_of(manager: Manager, peer: Peer, reference: str) -> bool:
+def _untold(manager: Manager, host: str, error: EncampError) -> EncampError:
+    """Nobody can say what has become of a machine of a host that is not there."""
+    return error if _is_joined(manager, host) else _absent(manager, host)
+
+
+def _about_to_tell(manager: Manager, peer: Peer, reference: str) -> str | None:
+    """The host that has made such a machine for somebody, and has not told of it."""
     hosts, records = manager.core.picture.hosts, manager.core.placement.records
     for request, host, machine in manager.desk.requests.standing.machines_of(peer.user):
         state, record = hosts.get(host), records.get(request)
@@ -126,8 +156,8 @@ def _is_about_to_be_told_of(manager: Manager, peer: Peer, reference: str) -> boo
         if not told and record is not None:
             name = record.request.machine.name or f"{record.request.environment}-{machine[:6]}"
             if machine.startswith(reference) or name == reference:
-                return True
-    return False
+                return host
+    return None
 
 
 async def left_of(manager: Manager, user: str) -> set[tuple[str, str]]:
@@ -147,17 +177,17 @@ def find_machine(
 ) -> tuple[str, Machine]:
     """A machine of whoever asks; administrators find all. Whose one is, is said by the request that
     it was made for: numbers of users may differ from host to host, and what a host says counts for
-    machines of its own."""
+    machines of its own. Those of hosts that are not there are meant if no others can be."""
     everything = is_administrator(peer)
     owner_of = manager.desk.requests.standing.owner_of_machine
-    found = [
+    everywhere = [
         (name, machine)
         for name, state in manager.core.picture.hosts.items()
-        if joined(state.record)
         for machine in state.machines.values()
         if (machine.name == reference or (reference and machine.id.startswith(reference)))
         and (everything or owner_of(name, machine.id) == peer.user or (name, machine.id) in left)
     ]
+    found = [one for one in everywhere if _is_joined(manager, one[0])] or everywhere
     exact = [one for one in found if reference in (one[1].id, one[1].name)]
     if len(exact) == 1 or len(found) == 1:
         return (exact or found)[0]
