@@ -298,7 +298,7 @@ async def test_names_that_lead_elsewhere_are_not_put_there(guest: Guest, tmp_pat
 async def test_who_shares_a_session_answers_the_calls_of_its_own_commands(
     host: Host, tmp_path: Path
 ) -> None:
-    relay = Relay(host.channel, sockets.listen(tmp_path, "door"), bytes(16))
+    relay = Relay(host.channel, sockets.listen(tmp_path, "door"), bytes(16), most=8)
     hello = Hello(machine=bytes(16), hostname="relayed")
     async with await Channel.open(sockets.connect(tmp_path, "door"), hello, fresh=True) as channel:
         other = Host(channel, host.directory)
@@ -375,6 +375,52 @@ async def test_the_host_survives_forged_calls(stream: int) -> None:
             assert not called
             reading.cancel()
             await asyncio.wait({reading})
+
+
+async def test_a_guest_that_hears_nothing_cannot_fill_the_hosts_memory() -> None:
+    """Each call is answered, and none of the answers is taken."""
+    ours, theirs = socket.socketpair()
+    hello = Hello(machine=bytes(16), hostname="test", nonce=bytes(16))
+    loop = asyncio.get_running_loop()
+    with theirs:
+        theirs.setblocking(False)
+        async with await Channel.open(ours, hello, fresh=True) as channel:
+            await loop.sock_sendall(theirs, welcome(bytes(16)))
+            with suppress(ConnectionError):
+                async with asyncio.timeout(PATIENCE):
+                    for number in range(1, 1_000_000):
+                        await loop.sock_sendall(theirs, encode(Type.CALL, CALL_BIT | number))
+            assert channel.error is not None
+            assert "hears nothing" in channel.error.sentence
+
+
+async def test_calls_may_come_in_another_order_than_they_were_begun() -> None:
+    """Whoever shares a session has them passed on when each is whole."""
+    ours, theirs = socket.socketpair()
+    hello = Hello(machine=bytes(16), hostname="test", nonce=bytes(16))
+    called: asyncio.Queue[Call] = asyncio.Queue()
+    said = encode_fields([(Key.ARG, b"srun"), (Key.CWD, b"/")])
+    late, early, long = (CALL_BIT | number for number in (5, 6, 7))
+    frames = [
+        *[encode(Type.CALL, long, bytes(65536), channel=PART)] * 70,
+        encode(Type.CALL, early, said),
+        encode(Type.CALL, late, said[:8], channel=PART),
+        encode(Type.CALL, late, said[8:]),
+        # It was refused before it came to its end, which is no beginning.
+        encode(Type.CALL, long, said),
+        encode(Type.CALL, long, said),
+    ]
+    loop = asyncio.get_running_loop()
+    with theirs:
+        theirs.setblocking(False)
+        async with await Channel.open(ours, hello, fresh=True) as channel:
+            channel.calls("/run", ["srun"], 0, called.put_nowait)
+            await loop.sock_sendall(theirs, welcome(bytes(16)) + b"".join(frames))
+            async with asyncio.timeout(PATIENCE):
+                for _ in range(3):
+                    assert (await called.get()).asked.args == (b"srun",)
+            await channel.close()
+    assert called.empty()
 
 
 def test_the_program_itself_is_no_caller(guest_program: Path) -> None:

@@ -79,7 +79,9 @@ async def test_files_are_written_with_the_users_rights(guest: Guest, place: Path
     own.mkdir()
     os.chown(own, NOBODY, NOBODY)
     target.write_text("untouched")
-    (own / "script.encamp").symlink_to(target)
+    # Whatever its process will be called.
+    for number in range(os.getpid(), os.getpid() + 5000):
+        (own / f"script.encamp-{number}").symlink_to(target)
     (own / "script").symlink_to(target)
     path = str(own / "script")
     out, _ = await run(await guest.open(), path, files={path: File(0o700, b"#!/bin/sh\necho x\n")})

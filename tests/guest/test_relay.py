@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from encamp.guest import relay
 from encamp.guest.channel import Channel, Exec, Exit, Hello, Kind
-from encamp.guest.frames import HEADER, PAYLOAD_LIMIT, Type
+from encamp.guest.frames import CALL_BIT, HEADER, PAYLOAD_LIMIT, Frame, Type
 from encamp.guest.relay import Relay
 from encamp.machines import sockets
 from encamp.model.errors import Code, EncampError
@@ -27,7 +28,7 @@ class Relayed:
     def __init__(self, channel: Channel, place: Path) -> None:
         self.channel = channel
         self.place = place
-        self.relay = Relay(channel, sockets.listen(place, "door"), MACHINE)
+        self.relay = Relay(channel, sockets.listen(place, "door"), MACHINE, most=6)
         self._open: list[Channel] = []
 
     def connect(self) -> socket.socket:
@@ -144,16 +145,44 @@ async def kinds(connection: socket.socket) -> AsyncIterator[int]:
         yield kind
 
 
+async def heard(connection: socket.socket) -> bytes:
+    async with asyncio.timeout(30):
+        return await asyncio.get_running_loop().sock_recv(connection, 100)
+
+
 async def test_client_that_makes_no_sense_is_dropped_alone(relayed: Relayed) -> None:
     client = await relayed.client()
     with relayed.connect() as senseless:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(senseless, b"GET / HTTP/1.0\r\n\r\n")
-        async with asyncio.timeout(30):
-            assert await loop.sock_recv(senseless, 100) == b""
+        assert await heard(senseless) == b""
     assert (await run(client, shell("exit 5")))[1].code == 5
     with pytest.raises(EncampError, match="another's machine"):
         await client.unmount()
+
+
+async def test_no_more_are_let_in_than_there_may_be(relayed: Relayed) -> None:
+    clients = [await relayed.client() for _ in range(6)]
+    with relayed.connect() as one_more:
+        assert await heard(one_more) == b""
+    await clients[0].close()
+    while len(relayed.relay.clients) == 6:
+        await asyncio.sleep(0.01)
+    assert (await run(await relayed.client(), shell("echo in")))[0] == b"in\n"
+
+
+async def test_client_that_hears_nothing_is_dropped_before_much_waits_for_it(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "OUT_MOST", 1 << 20)
+    with relayed.connect() as deaf:
+        while not relayed.relay.clients:
+            await asyncio.sleep(0.01)
+        (client,) = relayed.relay.clients
+        for number in range(100):
+            client.take_call(Frame(Type.CALL, 0, CALL_BIT | number, bytes(PAYLOAD_LIMIT)))
+        assert not relayed.relay.clients
+        assert deaf.fileno() >= 0
 
 
 async def test_clients_are_told_why_it_ends(relayed: Relayed) -> None:

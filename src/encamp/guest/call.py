@@ -202,7 +202,9 @@ class Calls:
         self._begun: dict[int, bytearray] = {}
         """What was said so far of those that have not been said to their end."""
         self._calls: dict[int, Call] = {}
-        self._last = 0
+        self._unheard: dict[int, None] = {}
+        """Those that were refused before they were said to their end. They may come in any order:
+        whoever passes them on does so with each when it is whole."""
 
     def receive(self, frame: Frame) -> None:
         number = frame.stream
@@ -216,6 +218,7 @@ class Calls:
             return
         if frame.type == Type.EXIT:
             self._begun.pop(number, None)
+            self._unheard.pop(number, None)
         call = self._calls.get(number)
         if call is not None and (call.gone.done() or not call.receive(frame)):
             call.hang_up()
@@ -241,20 +244,19 @@ class Calls:
             self._refuse(number, errno.EAGAIN, "whoever could run it is gone")
 
     def _hear(self, number: int, frame: Frame) -> None:
-        if number not in self._begun:
-            if number <= self._last:
-                return  # It was refused before it was said to its end.
-            self._last = number
-            self._begun[number] = bytearray()
-        said = self._begun[number]
+        if number in self._unheard:
+            if frame.channel != PART:
+                del self._unheard[number]
+            return
+        said = self._begun.setdefault(number, bytearray())
         said += frame.payload
         whole = sum(map(len, self._begun.values()))
         for call in [number for number, call in self._calls.items() if call.gone.done()]:
             del self._calls[call]
         if len(said) > COMMAND_LIMIT:
-            self._refuse(number, errno.E2BIG, "its arguments and variables are too long")
+            self._refuse(number, errno.E2BIG, "its arguments and variables are too long", frame)
         elif whole > MOST_WAITING or self._count() > MOST_CALLS:
-            self._refuse(number, errno.EAGAIN, "too many commands of the host's run already")
+            self._refuse(number, errno.EAGAIN, "too many commands of the host's run already", frame)
         elif frame.channel != PART:
             del self._begun[number]
             self._begin(number, bytes(said))
@@ -280,6 +282,10 @@ class Calls:
     def _count(self) -> int:
         return len(self._begun) + len(self._calls) + len(self._others)
 
-    def _refuse(self, number: int, error: int, sentence: str) -> None:
+    def _refuse(self, number: int, error: int, sentence: str, at: Frame | None = None) -> None:
         self._begun.pop(number, None)
+        if at is not None and at.channel == PART:
+            self._unheard[number] = None
+            while len(self._unheard) > MOST_CALLS:
+                del self._unheard[next(iter(self._unheard))]
         Call(self._line, number, Asked((), (), b"/")).refuse(error, sentence)

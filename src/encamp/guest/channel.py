@@ -28,7 +28,17 @@ from encamp.guest.frames import (
     senseless,
     text,
 )
-from encamp.guest.messages import Exec, Exit, File, Hello, Kind, Network, User, Welcome
+from encamp.guest.messages import (
+    EXEC_LIMIT,
+    Exec,
+    Exit,
+    File,
+    Hello,
+    Kind,
+    Network,
+    User,
+    Welcome,
+)
 from encamp.guest.stream import Output, Stream
 from encamp.model.errors import Code, EncampError
 
@@ -49,6 +59,9 @@ __all__ = [
 
 OUT_HIGH = 262144
 """More than this waiting to be sent makes writers wait."""
+OUT_MOST, PIECES_MOST = 2 * EXEC_LIMIT, 1 << 15
+"""Bytes and pieces that wait at the most when the guest says something. One that has us answer all
+the time and takes nothing of it is not to fill the host's memory."""
 PIECES_AT_ONCE = 64
 READS_AT_ONCE = 8
 """Other tasks get their turn after this many reads."""
@@ -210,6 +223,10 @@ class Channel:
         if not self._writing:
             self._flush()
 
+    def _check_out(self) -> None:
+        if self._out_size > OUT_MOST or len(self._out) > PIECES_MOST:
+            raise senseless("so much to be answered, while it hears nothing")
+
     async def drained(self) -> None:
         """Wait until what is to be sent is little enough to add to it."""
         while self._out_size > OUT_HIGH and not self._closed:
@@ -262,6 +279,7 @@ class Channel:
                     return
                 for frame in self._parser.advance(count):
                     self._receive(frame)
+                    self._check_out()
                 if count < len(room):
                     return
         except (BlockingIOError, InterruptedError):

@@ -44,12 +44,17 @@ program, when a session ends."""
 
 OF_STREAMS = frozenset({Type.DATA, Type.END, Type.CREDIT, Type.SIGNAL, Type.RESIZE})
 PIECE = 1 << 18
+OUT_MOST = 1 << 25
+"""Bytes that wait for a client at the most: more is said by no machine to one that listens."""
 
 
 class Relay:
-    """Serves whoever connects to `listener`, which is its own from now on."""
+    """Serves whoever connects to `listener`, which is its own from now on; so many at a time, at
+    the `most`."""
 
-    def __init__(self, channel: Channel, listener: socket.socket, machine: bytes) -> None:
+    def __init__(
+        self, channel: Channel, listener: socket.socket, machine: bytes, most: int
+    ) -> None:
         self.channel = channel
         self.machine = machine
         self.clients: set[Client] = set()
@@ -57,6 +62,7 @@ class Relay:
         self.came = 0
         """and how many have been so far."""
         self._listener = listener
+        self._most = most
         self._loop = asyncio.get_running_loop()
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._knocked)
@@ -91,6 +97,9 @@ class Relay:
             connection, _ = self._listener.accept()
         except OSError:
             return
+        if len(self.clients) >= self._most:
+            connection.close()
+            return
         self.came += 1
         self.clients.add(Client(self, connection))
 
@@ -104,6 +113,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._came = bytearray()
         self._out: deque[memoryview] = deque()
+        self._out_size = 0
         self._commands: dict[int, Command] = {}
         """By the numbers that the client gives them."""
         self._parts: list[Frame] = []
@@ -238,13 +248,17 @@ class Client:
     def send(self, piece: Bytes) -> None:
         if not self._closed:
             self._out.append(memoryview(piece))
+            self._out_size += len(piece)
             if len(self._out) == 1:
                 self._flush()
+            if self._out_size > OUT_MOST:
+                self.close()
 
     def _flush(self) -> None:
         try:
             while self._out:
                 sent = self._connection.send(self._out[0], socket.MSG_NOSIGNAL)
+                self._out_size -= sent
                 self._out[0] = self._out[0][sent:]
                 if not self._out[0]:
                     self._out.popleft()

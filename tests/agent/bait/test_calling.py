@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -106,6 +107,7 @@ OFFERED = {
     "shell": offered("/bin/sh", "-c"),
     "reader": offered("/bin/sh", "-c", reads=Reads.ALWAYS),
     "good": offered("/bin/echo", "added", check=("/bin/sh", "-c", "yes | head -c 200000")),
+    "slow": offered("/bin/echo", check=("/bin/sleep", "1"), lacking="it is not set up"),
     "bad": offered("/bin/echo", check=("/bin/false",), lacking="it is not set up"),
 }
 
@@ -210,15 +212,34 @@ async def test_what_is_left_behind_does_not_hold_the_end_up(door: Door) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-async def test_too_many_at_a_time_are_refused_and_none_is_left(door: Door) -> None:
+async def test_more_than_there_may_be_wait_and_none_is_left(door: Door) -> None:
     async with answering(door) as machine:
         all = [machine.call("shell", "echo $$; exec sleep 600") for _ in range(MOST)]
-        kind, _, text = await machine.call("shell", "true").ended()
-        assert (kind, "too many" in text) == (Kind.NOT_STARTED, True)
+        given_up = machine.call("shell", "echo never")
+        waiting = machine.call("shell", "echo then")
         for ringing in all:
             await ringing.until(Type.DATA)
+        assert not waiting.frames
+        given_up.call.hang_up()
+        # Nobody wants this one any more, and it has its place until it has ended.
+        all[0].call.hang_up()
+        assert await waiting.ended() == (Kind.EXITED, 0, "")
+        assert (waiting.output(), given_up.output()) == (b"then\n", b"")
+        never = machine.call("shell", "sleep 600")
+        await asyncio.sleep(0)
     for ringing in all:
         await gone(int(ringing.output()))
+    assert await never.ended() == (Kind.NOT_STARTED, errno.EIO, os.strerror(errno.EIO))
+
+
+async def test_a_check_that_was_broken_off_says_nothing(door: Door) -> None:
+    async with answering(door) as machine:
+        hasty = machine.call("slow", "word")
+        await asyncio.sleep(0.2)
+        hasty.call.hang_up()
+        ringing = machine.call("slow", "word")
+        assert await ringing.ended() == (Kind.EXITED, 0, "")
+        assert ringing.output() == b"word\n"
 
 
 async def gone(pid: int) -> None:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from io import FileIO
+from typing import Any
 
 import msgspec
 
@@ -32,7 +33,7 @@ from encamp.model.batch import Offered, Reads
 DIRECTORY = "/run/encamp/bin"
 """Where a machine has them. It comes last in the job's PATH: what an image brings itself counts."""
 MOST = 32
-"""At a time."""
+"""At a time. Others wait, for those too that nobody wants any more and that have yet to end."""
 GRACE = 5.0
 """Seconds for a command to end that nobody waits for any more."""
 
@@ -67,6 +68,7 @@ class Calling:
         self._ends: dict[int, asyncio.Future[Exit]] = {}
         self._last = 0
         self._checked: dict[str, str] = {}
+        self._slots = asyncio.Semaphore(MOST)
         line.on_call_ended = self._ended
 
     def with_commands(self, wanted: Exec) -> Exec:
@@ -94,29 +96,45 @@ class Calling:
                 await asyncio.wait(self._tasks)
 
     def _called(self, call: Call) -> None:
-        if len(self._tasks) >= MOST:
-            call.refuse(errno.EAGAIN, "too many commands of the batch system's run already")
-            return
         task = asyncio.create_task(self._serve(call))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    @asynccontextmanager
+    async def _turn(self, call: Call) -> AsyncIterator[bool]:
+        """Wait for it. False: nobody does any more."""
+        coming = asyncio.create_task(self._slots.acquire())
+        try:
+            either: set[asyncio.Future[Any]] = {coming, call.gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            yield coming.done() and not call.gone.done()
+        finally:
+            coming.cancel()
+            await asyncio.wait({coming})
+            if not coming.cancelled():
+                self._slots.release()
 
     async def _serve(self, call: Call) -> None:
         early: deque[int] = deque(maxlen=64)
         call.on_signal = early.append
         try:
-            name = os.fsdecode(call.asked.args[0])
-            offered = self._offered.get(name)
-            if offered is None:
-                call.refuse(errno.ENOENT, "it is not a command that jobs can call from inside")
-            elif lacking := await self._lacking(name, call, offered):
-                call.refuse(errno.ENOSYS, lacking)
-            else:
-                await self._run(call, offered, early)
+            async with self._turn(call) as is_wanted:
+                if is_wanted:
+                    await self._answer(call, early)
         except OSError as error:
             call.refuse(error.errno or errno.EIO, "")
         finally:
             call.refuse(errno.EIO, "")
+
+    async def _answer(self, call: Call, early: Iterable[int]) -> None:
+        name = os.fsdecode(call.asked.args[0])
+        offered = self._offered.get(name)
+        if offered is None:
+            call.refuse(errno.ENOENT, "it is not a command that jobs can call from inside")
+        elif lacking := await self._lacking(name, call, offered):
+            call.refuse(errno.ENOSYS, lacking)
+        else:
+            await self._run(call, offered, early)
 
     async def _lacking(self, name: str, call: Call, offered: Offered) -> str:
         """Why it cannot be called; empty: it can."""
@@ -127,8 +145,9 @@ class Calling:
                 how = await ended
             if (how.kind, how.value) == (Kind.EXITED, 0):
                 self._checked[name] = ""
-            elif how.kind is not Kind.NOT_STARTED:
-                self._checked[name] = offered.lacking
+            elif how.kind is Kind.EXITED and not call.gone.done():
+                # Ended for another reason, it has said nothing.
+                self._checked.setdefault(name, offered.lacking)
         return self._checked.get(name, "")
 
     # ── one of them ──────────────────────────────────────────────────────────────────────────────

@@ -57,7 +57,7 @@ def offered(
     """To tasks of the same job. Those who are in the machine afterwards lose it."""
     listener = sockets.listen(directory.path, errand.record)
     listener.listen(MOST)
-    relay = Relay(channel, listener, bytes.fromhex(machine.id))
+    relay = Relay(channel, listener, bytes.fromhex(machine.id), MOST)
     try:
         yield Offer(relay)
     finally:

@@ -84,7 +84,9 @@ int file_replace(const char *path, const char *bytes, size_t count, mode_t mode)
 {
     char temporary[PATH_MAX];
 
-    if (snprintf(temporary, sizeof temporary, "%s.encamp", path) >= (int)sizeof temporary)
+    /* several processes may do so at a time */
+    if (snprintf(temporary, sizeof temporary, "%s.encamp-%d", path, (int)getpid()) >=
+        (int)sizeof temporary)
         return ENAMETOOLONG;
     unlink(temporary);
     int error = file_create(temporary, bytes, count, mode);
