@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.bait.hosting import OPEN_FILES, UMASK, Host, Person
+from encamp.agent.bait.records import found
+from encamp.model.batch_record import BatchRecord
+from encamp.model.errors import Code
+from tests.agent.bait.hosting import OPEN_FILES, UMASK, Host, Person, wait_for
 
 pytestmark = pytest.mark.site
 
@@ -147,6 +150,19 @@ def test_output_is_added_to_a_file_where_it_was_left(host: Host, alice: Person) 
     assert out.read_text() == "before\nafter\nother\n"
     expected = "".join(f"{i}\n{i}\n" for i in range(1, 6))
     assert both.read_text() == f"header\n{expected}footer\n"
+
+
+def test_job_whose_output_cannot_be_written_is_no_success(host: Host, alice: Person) -> None:
+    with open("/dev/full", "wb") as full:
+        done = host.run(alice, "/bin/echo", "lost", stdout=full)
+    assert (done.returncode, b"No space left" in done.stderr) == (Code.DISK_FULL.value, True)
+
+    def ended() -> BatchRecord | None:
+        last = found(host.home, uid=alice.uid, last=1)
+        return last[0] if last and last[0].ended else None
+
+    record = wait_for("its record", ended)
+    assert (record.exit_code, "No space left" in record.reason) == (Code.DISK_FULL.value, True)
 
 
 def test_job_at_a_terminal_has_one_in_its_machine(host: Host, alice: Person) -> None:

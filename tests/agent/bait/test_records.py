@@ -248,7 +248,12 @@ def test_a_run_that_has_come_to_its_end_is_known_to_later_agents(
 ) -> None:
     come(kept, "k1")
     assert not kept.is_done(job())
+    tasks = [f"t{number}" for number in range(12)]
+    for key in tasks:
+        kept.came(key, job(), environment="mini", user="alice", step="0")
     kept.over("k1", outcome)
+    for key in tasks:
+        kept.over(key, Outcome.FAILED)
     after = another_agent(home)
     assert after.is_done(job()) is done
     assert not after.is_done(msgspec.structs.replace(job(), restarts=2))

@@ -169,6 +169,22 @@ def test_who_is_in_the_batch_systems_way_learns_it_and_the_end_is_found_out_with
     assert (written.outcome, "It was cancelled." in written.reason) == (Outcome.KILLED, True)
 
 
+@pytest.mark.parametrize("code", [Code.COMMAND_FAILED, Code.CONFIGURATION, Code.PROTOCOL])
+def test_what_says_nothing_about_the_job_is_no_verdict(home: Home, code: Code) -> None:
+    system = Deciding(EncampError(code, "squeue says what nobody has heard before."), None)
+    assert settle(home, system, gone).outcome is Outcome.GIVEN_BACK
+
+
+def test_a_batch_system_that_is_away_is_waited_for(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = EncampError(Code.UNREACHABLE, "Slurm's controller is away.", transient=True)
+    for name in ("PATIENCE", "ORPHANED"):
+        monkeypatch.setattr(settling, name, 0.2)
+    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.05)
+    assert settle(home, Deciding(*[away] * 20, None), gone).outcome is Outcome.GIVEN_BACK
+
+
 def test_what_is_not_decided_is_left_to_the_next_agent(home: Home) -> None:
     kept = Records(home, "host")
     kept.load()

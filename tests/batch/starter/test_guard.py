@@ -207,6 +207,42 @@ def test_without_an_agent_it_gives_the_job_back_itself(
     assert called.read_text() == "scontrol requeue incomplete 17\n"
 
 
+def test_a_job_whose_command_has_ended_is_not_given_back(
+    door: Door, script: Path, tmp_path: Path
+) -> None:
+    """Nobody has told yet how, and its agent may never."""
+    called = commands(tmp_path, "scontrol")
+    variables = {"SLURM_JOB_ID": "17", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    process = door.start("slurm:mini", script, variables=variables)
+    guard = guard_of(process)
+    visit = door.accept()
+    visit.answer(b"B")
+    visit.answer(b"D")
+    visit.answer(b"N", b"told")
+    assert process.stderr is not None
+    assert b"told" in os.read(process.stderr.fileno(), 100)
+    process.kill()
+    assert door.finish(process)[0] == -signal.SIGKILL
+    wait_for(lambda: not Path(f"/proc/{guard}").exists())
+    assert not door.is_asked()
+    assert not called.exists()
+
+
+def test_a_signal_that_the_job_has_outlived_does_not_end_its_guard(
+    door: Door, script: Path
+) -> None:
+    """As `scancel --full --signal=TERM` sends it to every process of a job."""
+    process = door.start("slurm:mini", script)
+    guard = guard_of(process)
+    door.accept().answer(b"B")
+    os.kill(guard, signal.SIGTERM)
+    visit = killed(door, process)
+    time.sleep(0.1)
+    assert process.poll() is None
+    visit.answer(b"P")
+    assert door.finish(process)[0] == -signal.SIGKILL
+
+
 def gridengine(spool: Path, tmp_path: Path, restarted: int = 0) -> dict[str, str]:
     spool.mkdir()
     (spool / "config").write_text("handle_as_binary=1\nno_shell=1\n")

@@ -243,7 +243,10 @@ class Carrying:
         if ended.kind is Kind.NOT_FURNISHED:
             raise EncampError(Code.COPY_FAILED, f"In machine {machine.name} {ended.text}.")
         code = KILLED + ended.value if ended.kind is Kind.KILLED else ended.code
+        if code == 0 and streams.trouble:
+            code = Code.DISK_FULL.value  # It has not done what it was to do.
         self._telling.tell(ENDED, machine.id, code)
+        self._line.say(frames.over())
         self._note(ended=code)
         if ended.kind is Kind.NOT_STARTED:
             self._line.say(frames.note(self._why_not_started(wanted, ended)))
@@ -277,9 +280,6 @@ class Carrying:
         trouble = self._streams.trouble
         if trouble:
             self._note(failure=trouble)
-            if code == 0:
-                self._line.say(frames.failed(Code.DISK_FULL.value, trouble))
-                return
             self._line.say(frames.note(trouble))
         if code >= KILLED:
             self._line.say(frames.ended(signal=code - KILLED))

@@ -34,7 +34,7 @@ LONGEST_TEXT = 4000
 JOB, SIGNAL, CALL_ENDED = ord("J"), ord("S"), ord("X")
 ACCEPTED, BEGUN, ENDED, PLAIN = ord("A"), ord("B"), ord("E"), ord("P")
 AGAIN, GIVEN_BACK, FAILED, NOTE = ord("T"), ord("G"), ord("F"), ord("N")
-CALL, CALL_SIGNAL = ord("C"), ord("K")
+CALL, CALL_SIGNAL, OVER = ord("C"), ord("K"), ord("D")
 
 NAME = re.compile(ENVIRONMENT)
 
@@ -189,6 +189,11 @@ def accepted(id: str) -> bytes:
 
 def begun() -> bytes:
     return frame(BEGUN)
+
+
+def over() -> bytes:
+    """Its command has ended. With what is told when nothing of it is left."""
+    return frame(OVER)
 
 
 def ended(*, code: int | None = None, signal: int = 0) -> bytes:

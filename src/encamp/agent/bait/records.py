@@ -139,8 +139,8 @@ class Records:
         """Has this run of the job come to its end here, and not back into the queue?"""
         return any(
             record.outcome in ENDED and record.restarts == job.restarts
-            for record in found(self._home, id=f"{job.system}:{job.id}", last=10)
-            if record.id == job.id and record.step in SCRIPTS
+            for record in found(self._home, id=f"{job.system}:{job.id}", last=10, steps=False)
+            if record.id == job.id
         )
 
     def running(self) -> list[BatchRecord]:
@@ -223,9 +223,10 @@ def found(
     id: str = "",
     last: int = 100,
     under_way: bool = False,
+    steps: bool = True,
 ) -> list[BatchRecord]:
     """Records, the latest first. Only of one owner, by number or name; only of one job, which is
-    called `17` or `slurm:17`, with or without its tasks."""
+    called `17` or `slurm:17`, with or without its tasks; with what its steps did, or without."""
     oldest = time.time() - KEPT
 
     def fits(record: BatchRecord) -> bool:
@@ -233,6 +234,7 @@ def found(
             uid in (None, record.uid)
             and user in ("", record.user)
             and (not id or is_called(record, id))
+            and (steps or record.step in SCRIPTS)
         )
 
     here: dict[str, BatchRecord] = {}

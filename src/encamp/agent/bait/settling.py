@@ -16,14 +16,17 @@ from encamp.agent.bait.policy import Records
 from encamp.batch.system import BatchSystem, EndingError
 from encamp.model.batch import BatchJob, BatchSettings, Task
 from encamp.model.batch_record import BatchRecord, Outcome
-from encamp.model.errors import EncampError
+from encamp.model.errors import Code, EncampError
 
 PATIENCE = 600.0
-"""Seconds in which a batch system has noticed, and tells;"""
+"""Seconds in which a batch system that can be reached has noticed, and tells;"""
 ORPHANED = 90.0
 """and in which a starter comes again whose agent is another than before."""
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0
 """Seconds between two questions; they grow from one to the other."""
+
+VERDICTS = frozenset({Code.WRONG_STATE, Code.INPUT_MISSING, Code.NOT_PERMITTED})
+"""What a batch system means to stay so. Whatever else fails says nothing about the job."""
 
 WHY = "its starter was killed"
 GONE = "Its starter was ended."
@@ -123,7 +126,10 @@ class Settling:
                 said = error.sentence
                 if isinstance(error, EndingError) and job.id in self._held:
                     self._ending.add(job.id)
-                if (is_gone or job.id in self._held) and not error.transient:
+                if error.code is Code.UNREACHABLE:
+                    end = time.monotonic() + patience
+                is_final = error.code in VERDICTS and not error.transient
+                if is_final and (is_gone or job.id in self._held):
                     outcome, reason = Outcome.KILLED, f"{GONE} {said}"
                     break
             except Exception:

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -16,12 +17,13 @@
 
 enum {
     ALLOWED_TRIES = 200, /* a millisecond each, until we have allowed it */
-    LONGEST_MS = 660000, /* the agent gives up sooner */
+    LONGEST_MS = 24 * 3600 * 1000, /* an agent waits for a batch system that is away */
     DOOR_MS = PATIENCE_MS / 2, /* Slurm closes nodes on which it cannot end a job for a minute */
 };
 
 static const char title[] = "encamp-guard";
 static pid_t guard = -1;
+static volatile bool *ended; /* both have it: the job's command has */
 
 /* ── the guard itself ─────────────────────────────────────────────────────────────────────────── */
 
@@ -104,6 +106,8 @@ static void have_it_decided(struct job *job)
     bool begun = false;
 
     signals_take();
+    while (signals_next() != 0)
+        continue; /* what came before was for a job that has outlived it */
     request_make(&request, job);
     while (!job_was_ended(job) && now_ms() - start < LONGEST_MS) {
         int door = door_open(DOOR_MS, NULL);
@@ -120,6 +124,8 @@ static void have_it_decided(struct job *job)
         }
         pause_for(answer.kind == AGAIN ? answer.milliseconds : STEP_FIRST_MS);
     }
+    if (!job_was_ended(job))
+        ask_for_it_back(job);
 }
 
 static _Noreturn void be_guard(const struct job *starters, pid_t starter, char **argv)
@@ -133,7 +139,8 @@ static _Noreturn void be_guard(const struct job *starters, pid_t starter, char *
                        .over = starter};
     memcpy(job.system_name, starters->system_name, sizeof job.system_name);
     be_another(argv);
-    if (seize(starter) && outlive(starter))
+    /* A job whose command has ended stays as it is: it must not run twice. */
+    if (seize(starter) && outlive(starter) && !*ended)
         have_it_decided(&job);
     _exit(0); /* which lets it go */
 }
@@ -146,11 +153,20 @@ void guard_start(const struct job *job, char **argv)
 
     if (!job->comes_back)
         return;
+    ended = mmap(NULL, sizeof *ended, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ended == MAP_FAILED)
+        return;
     guard = fork();
     if (guard == 0)
         be_guard(job, starter, argv);
     if (guard > 0)
         prctl(PR_SET_PTRACER, guard); /* where that has to be allowed */
+}
+
+void guard_tell_ended(void)
+{
+    if (guard > 0)
+        *ended = true;
 }
 
 void guard_end(void)

@@ -191,6 +191,9 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
         talk->running = *talk->begun = true;
         begin(talk);
         return false;
+    case 'D':
+        guard_tell_ended();
+        return false;
     case 'E':
         if (length >= 2)
             end_like_the_job(body[0], body[1]);
