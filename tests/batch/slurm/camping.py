@@ -69,6 +69,14 @@ class Camp(Cluster):
             f"open: {{memory: {memory}, disk: 0}}\nevery: 1s\n{self.settings}"
         )
 
+    def plug(self, *, yes: bool = True) -> None:
+        """Have the plug-in, or not. Slurm's commands read this file each time."""
+        plugin = self.place / "encamp_spank.so"
+        if not plugin.exists():  # Whoever has loaded it must not lose it.
+            shutil.copy(STARTER.with_name(plugin.name), plugin)
+        stack = self.site.directory / "etc" / "plugstack.conf"
+        stack.write_text(f"optional {plugin} {self.place / STARTER.name}\n" if yes else "")
+
     def start_agent(self, at: int) -> None:
         node = self.site.nodes[at]
         running = node.start(

@@ -35,12 +35,6 @@ def shared(site_home: Home) -> Iterator[Camp]:
 
 
 @pytest.fixture
-def camp(shared: Camp) -> Iterator[Camp]:
-    yield shared
-    shared.clear()
-
-
-@pytest.fixture
 def user(camp: Camp) -> User:
     camp.users[0].write("busy", BUSY)
     return camp.users[0]

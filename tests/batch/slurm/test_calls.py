@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from encamp.home import Home
-from tests.batch.slurm.camping import STARTER, Camp, a_camp
+from tests.batch.slurm.camping import Camp, a_camp
 from tests.batch.slurm.private import User, root_only
 
 pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(900)]
@@ -19,29 +18,17 @@ BOOT = "/proc/sys/kernel/random/boot_id"
 OUTSIDE = Path(BOOT).read_text().strip()
 
 
-def plug(camp: Camp, *, yes: bool = True) -> None:
-    """Slurm's commands read this file each time."""
-    line = f"optional {camp.place}/encamp_spank.so {camp.place}/encamp-starter\n"
-    (camp.site.directory / "etc" / "plugstack.conf").write_text(line if yes else "")
-
-
 @pytest.fixture(scope="module")
 def shared(site_home: Home) -> Iterator[Camp]:
     with a_camp(site_home, nodes=2) as camp:
-        shutil.copy(STARTER.with_name("encamp_spank.so"), camp.place)
         yield camp
 
 
 @pytest.fixture
 def camp(shared: Camp) -> Iterator[Camp]:
-    plug(shared)
+    shared.plug()
     yield shared
     shared.clear()
-
-
-@pytest.fixture
-def user(camp: Camp) -> User:
-    return camp.users[0]
 
 
 def test_a_job_asks_and_submits_from_inside(camp: Camp, user: User) -> None:
@@ -118,7 +105,7 @@ def test_a_script_that_is_named_is_not_looked_for_in_the_input(camp: Camp, user:
 
 
 def test_without_the_plug_in_srun_says_so_and_runs_nothing(camp: Camp, user: User) -> None:
-    plug(camp, yes=False)
+    camp.plug(yes=False)
     user.write("job.sh", "#!/bin/sh\nsrun touch ran; echo $?\n")
     said = camp.done(camp.submit(MINI, "job.sh"))
     assert "encamp: srun: Slurm's plug-in for Encamp is not set up here" in said

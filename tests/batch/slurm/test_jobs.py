@@ -26,17 +26,6 @@ def shared(site_home: Home) -> Iterator[Camp]:
         yield camp
 
 
-@pytest.fixture
-def camp(shared: Camp) -> Iterator[Camp]:
-    yield shared
-    shared.clear()
-
-
-@pytest.fixture
-def user(camp: Camp) -> User:
-    return camp.users[0]
-
-
 def counted(camp: Camp, user: User, more_than: int = 0) -> int:
     """How far a job has counted."""
     path = user.directory / "count"

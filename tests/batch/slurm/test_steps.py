@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from encamp.home import Home
-from tests.batch.slurm.camping import STARTER, Camp, a_camp
+from tests.batch.slurm.camping import Camp, a_camp
 from tests.batch.slurm.private import User, root_only
 
 pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(900)]
@@ -26,22 +25,8 @@ SHOW = "echo $SLURM_PROCID $SLURMD_NODENAME $ENCAMP_ENVIRONMENT $ENCAMP_MACHINE"
 @pytest.fixture(scope="module")
 def shared(site_home: Home) -> Iterator[Camp]:
     with a_camp(site_home, nodes=2) as camp:
-        plugin = camp.place / "encamp_spank.so"
-        shutil.copy(STARTER.with_name(plugin.name), plugin)
-        stack = camp.site.directory / "etc" / "plugstack.conf"
-        stack.write_text(f"optional {plugin} {camp.place / STARTER.name}\n")
+        camp.plug()
         yield camp
-
-
-@pytest.fixture
-def camp(shared: Camp) -> Iterator[Camp]:
-    yield shared
-    shared.clear()
-
-
-@pytest.fixture
-def user(camp: Camp) -> User:
-    return camp.users[0]
 
 
 def run(camp: Camp, user: User, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
