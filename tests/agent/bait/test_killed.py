@@ -216,6 +216,17 @@ def test_job_that_has_ended_is_not_run_again(host: Host, counted: Counted, victi
 # ── its starter ──────────────────────────────────────────────────────────────────────────────────
 
 
+def test_nobody_keeps_room_for_a_job_that_is_over(host: Host, counted: Counted) -> None:
+    """What carries it out is its owner's, who can stop it."""
+    job = counted.start("mini")
+    counted.wait_until_begun()
+    (worker,) = host.workers()
+    os.kill(worker, signal.SIGSTOP)
+    kill(host, job, "starter")
+    assert job.end().returncode == -signal.SIGKILL
+    host.nothing_left()
+
+
 @pytest.mark.parametrize("stage", ["making", "waiting", "running", "ending"])
 def test_nothing_is_left_when_the_starter_is_killed(
     host: Host, counted: Counted, stage: str

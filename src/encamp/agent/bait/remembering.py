@@ -28,6 +28,8 @@ MOST = 2000
 LOOK, SOON = 2.0, 0.02
 """Seconds between two looks at starters that are to come again; and after a try has failed, which
 may have been for want of its starter."""
+DESERTED = 10.0
+"""Seconds in which a try ends by itself whose starter is gone. Its owner can have stopped it."""
 DECIDED = 60.0
 """Seconds in which it is known what becomes of a job whose starter is gone."""
 
@@ -77,6 +79,8 @@ class Formers:
         self._records = records
         self._settling = settling
         self._woken = asyncio.Event()
+        self._deserted: dict[str, float] = {}
+        """Since when starters of what is under way have been gone."""
         self._under_way: dict[str, Former] = {}
         self._last: OrderedDict[Key, Former] = OrderedDict()
         self._awaited: dict[str, Former] = {}
@@ -168,6 +172,7 @@ class Formers:
                     if not is_there(former.errand.starter):
                         del self._awaited[record]
                         self._settling.begin(record, former.errand.job, former.errand.task)
+                await self._end_deserted()
                 self._woken.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK):
@@ -175,6 +180,22 @@ class Formers:
                 await asyncio.sleep(SOON)
         finally:
             await self._settling.close()
+
+    async def _end_deserted(self) -> None:
+        """Nobody keeps room on a host for a job that is over."""
+        now = time.monotonic()
+        used = {former.errand.host for former in self._under_way.values()}
+        self._deserted = {
+            id: self._deserted.get(id, now)
+            for id, former in self._under_way.items()
+            if former.errand.record not in used and not is_there(former.errand.starter)
+        }
+        for id, since in list(self._deserted.items()):
+            if now - since > DESERTED:
+                self._deserted[id] = now
+                LOG.warning("Command %s is ended: its starter is gone, and it goes on.", id)
+                with suppress(EncampError):
+                    await self._commands.own.cancel(id)
 
     # ── what commands do ─────────────────────────────────────────────────────────────────────────
 
