@@ -99,6 +99,7 @@ class Key(enum.IntEnum):
     FILE = 36
     TEMPORARY = 37
     CALLER = 38
+    TELLING = 39
     MAC = 40
     HOSTS = 41
     GROUP_NAMES = 42

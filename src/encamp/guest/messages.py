@@ -117,6 +117,8 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     fallback: str | None = None
     """Where it starts if it cannot start in `cwd`."""
+    tells_fallback: bool = False
+    """Does that stand on its standard error then?"""
     uid: int = 0
     gid: int = 0
     groups: list[int] = []
@@ -146,6 +148,8 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
             fields.append((Key.CWD, os.fsencode(self.cwd)))
         if self.fallback is not None:
             fields.append((Key.CWD, os.fsencode(self.fallback)))
+        if self.tells_fallback:
+            fields.append((Key.TELLING, b""))
         if any(b"\0" in value for _, value in fields):
             raise EncampError(Code.USAGE, "A command's arguments cannot hold a zero byte.")
         fields.append((Key.UID, U32.pack(self.uid)))

@@ -44,7 +44,17 @@ def test_words_and_directories_need_not_be_text(host: Host, alice: Person) -> No
     # One that no share shows cannot be shown.
     done = host.run(alice, *words, directory=elsewhere)
     assert (done.returncode, done.stdout) == (0, b"/\n\xfd\n"), done
-    assert b"\\xfe: it begins in '/'" in done.stderr
+    assert b"\\xfe cannot be entered (No such file or directory): it begins in '/'" in done.stderr
+
+
+def test_directory_that_the_machines_system_does_not_have_is_told(
+    host: Host, alice: Person
+) -> None:
+    done = host.run(alice, "/bin/pwd", directory=Path("/usr/share/doc"))
+    assert (done.returncode, done.stdout) == (0, b"/\n")
+    assert b"/usr/share/doc cannot be entered (No such file or directory)" in done.stderr
+    done = host.run(alice, "/bin/pwd", directory=Path("/usr/bin"))
+    assert (done.stdout, done.stderr) == (b"/usr/bin\n", b"")
 
 
 def test_job_finds_around_it_what_its_batch_system_gave_it(host: Host, alice: Person) -> None:

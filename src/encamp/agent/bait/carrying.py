@@ -20,7 +20,6 @@ import msgspec
 
 from encamp.agent.bait import frames
 from encamp.agent.bait.calling import Calling
-from encamp.agent.bait.choosing import is_covered, is_systems
 from encamp.agent.bait.errand import KILLED, Carried, Errand
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.bait.handing import Handed
@@ -174,15 +173,6 @@ class Carrying:
                 self._housing.cancelled = True
             self._control.signal(number, alone=alone)
 
-    def _tell_of_directory(self, machine: Machine) -> None:
-        """Of one that the machine may have as a part of its own system, nothing is known here."""
-        directory = self._asked.directory
-        shown = (share.path for share in machine.shares)
-        if not is_systems(directory) and not is_covered(directory, shown):
-            name = os.fsencode(directory).decode(errors="backslashreplace")
-            text = f"The machine of its job does not have {name}: it begins in '/'."
-            self._line.say(frames.note(text))
-
     def _made(self, machine: Machine) -> None:
         self._note(machine=machine.id)
         self._telling.tell(START, machine.id)
@@ -213,7 +203,6 @@ class Carrying:
             await self._fetching.done(notes)
         async with self._housing.machine(notes) as (machine, engine, channel):
             self._note(came_up=True)
-            self._tell_of_directory(machine)
             await until_going(self._errand.starter)
             return await self._command(machine, engine, channel)
 

@@ -92,6 +92,7 @@ def exec_of(
         env=variables,
         cwd=asked.directory,
         fallback="/",
+        tells_fallback=True,
         uid=user.uid,
         gid=user.gid,
         groups=list(user.groups),

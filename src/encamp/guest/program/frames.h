@@ -79,6 +79,7 @@ enum field_key {
     KEY_FILE,
     KEY_TEMPORARY,
     KEY_CALLER,
+    KEY_TELLING,
     KEY_MAC = 40,
     KEY_HOSTS,
     KEY_GROUP_NAMES,

@@ -69,6 +69,9 @@ static bool take_field(struct launch *launch, const struct field *field)
     case KEY_BUILTIN:
         launch->builtin = true;
         return true;
+    case KEY_TELLING:
+        launch->tells_fallback = true;
+        return true;
     case KEY_MERGED:
         launch->merged = true;
         return true;
@@ -258,6 +261,27 @@ static _Noreturn void run_builtin(const struct launch *launch)
     _exit(builtin_main(count, launch->argv));
 }
 
+/* Anybody's name of a directory, on anybody's terminal. */
+static void print_name(const char *name)
+{
+    for (const unsigned char *at = (const unsigned char *)name; *at != 0; at++)
+        dprintf(STDERR_FILENO, *at < ' ' || *at >= 0x7f ? "\\x%02x" : "%c", *at);
+}
+
+static void start_elsewhere(const struct launch *launch, int status)
+{
+    int error = errno;
+
+    if (launch->fallback == NULL || chdir(launch->fallback) < 0)
+        give_up(status, error, STEP_CWD);
+    if (!launch->tells_fallback)
+        return;
+    dprintf(STDERR_FILENO, "encamp: In this machine ");
+    print_name(launch->cwd);
+    dprintf(STDERR_FILENO, " cannot be entered (%s): it begins in '%s'.\n", strerror(error),
+            launch->fallback);
+}
+
 _Noreturn void launch_child(const struct launch *launch, const int fds[3], int status)
 {
     int error = furnish(launch);
@@ -283,9 +307,8 @@ _Noreturn void launch_child(const struct launch *launch, const int fds[3], int s
     if (geteuid() == 0 && (setgroups(launch->group_count, launch->groups) < 0 ||
                            setgid(launch->gid) < 0 || setuid(launch->uid) < 0))
         give_up(status, errno, STEP_IDENTITY);
-    if (launch->cwd != NULL && chdir(launch->cwd) < 0 &&
-        (launch->fallback == NULL || chdir(launch->fallback) < 0))
-        give_up(status, errno, STEP_CWD);
+    if (launch->cwd != NULL && chdir(launch->cwd) < 0)
+        start_elsewhere(launch, status);
     if (launch->builtin) {
         if (!builtin_knows(launch->argv[0]))
             give_up(status, ENOENT, STEP_EXEC);

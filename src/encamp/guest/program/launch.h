@@ -18,6 +18,7 @@ struct launch {
     char **envp;
     char *cwd;
     char *fallback; /* where it starts if it cannot start in `cwd` */
+    bool tells_fallback; /* on its standard error */
     uid_t uid;
     gid_t gid;
     gid_t groups[64];
