@@ -16,7 +16,7 @@ from encamp.batch.install.gridengine_rules import rules_text as gridengine_rules
 from encamp.batch.install.showing import difference, headline
 from encamp.batch.install.slurm import SlurmWanted
 from encamp.batch.install.slurm_rules import rules_text as slurm_rules
-from encamp.batch.install.wanted import shipped
+from encamp.batch.install.wanted import check_prefix, shipped
 from encamp.model.batch import BatchSettings, Rule
 from encamp.model.errors import Code, EncampError
 
@@ -132,6 +132,16 @@ def test_a_long_path_of_the_starter_is_told() -> None:
     plan = slurm_plan({CONF: b""}, prefix="/opt/" + "x" * 60)
     assert plan.warnings
     assert slurm_plan({CONF: b""}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "prefix", ["/opt/a b", "/opt/a'b", "/opt/\n", "/opt/\u00e9", "/" + "x" * 100]
+)
+def test_a_place_that_no_batch_system_could_be_told_is_refused(prefix: str) -> None:
+    with pytest.raises(EncampError, match="cannot be at") as refused:
+        check_prefix(prefix)
+    assert "--prefix" in refused.value.hint
+    check_prefix("/usr/lib/encamp")
 
 
 def test_rules_are_written_for_slurm() -> None:

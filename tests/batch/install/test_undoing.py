@@ -90,6 +90,19 @@ def test_a_line_that_others_have_changed_since_is_left_and_told(prepared: Host) 
     assert recording.all_installed() == []
 
 
+def test_a_line_of_ours_that_others_have_changed_since_is_left_and_told(prepared: Host) -> None:
+    prepared.conf.write_text(prepared.conf.read_text().replace("JobSubmitPlugins=", "#"))
+    prepared.install()
+    text = prepared.conf.read_text().replace("JobSubmitPlugins=lua", "JobSubmitPlugins=lua,cray")
+    prepared.conf.write_text(text)
+    assert [each.change.key for each in prepared.uninstall()] == [
+        f"line {prepared.conf} JobSubmitPlugins=lua"
+    ]
+    assert prepared.conf.read_text() == text
+    prepared.conf.write_text(text.replace("JobSubmitPlugins=lua,cray", ""))
+    assert prepared.uninstall() == []
+
+
 def test_what_others_have_put_in_place_of_ours_is_not_overwritten(prepared: Host) -> None:
     prepared.install()
     script = prepared.slurm / "job_submit.lua"

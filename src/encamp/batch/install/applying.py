@@ -7,6 +7,7 @@ are replaced in one go, and what is done is found out by looking, never remember
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from encamp.batch.install import objects
 from encamp.batch.install.changes import Change, Directory, Edit, File, Object, State, digest
-from encamp.batch.install.lines import replaced
+from encamp.batch.install.lines import replaced, setting
 from encamp.model.errors import Code, EncampError
 
 UNFINISHED = ".encamp-new"
@@ -173,7 +174,9 @@ def _state_of_edit(change: Edit) -> State:
         return State.AFTER
     if change.removed:
         return State.BEFORE if replaced(content, change.removed, "") is not None else State.OTHER
-    return State.BEFORE
+    parameter = re.match(r"(\w+)=", change.added)
+    is_said = parameter is not None and setting(change.path, parameter[1], look) is not None
+    return State.OTHER if is_said else State.BEFORE
 
 
 def _undo_edit(change: Edit) -> None:

@@ -12,7 +12,7 @@ from encamp.batch.install import gridengine, recording, slurm
 from encamp.batch.install.applying import look
 from encamp.batch.install.changes import Plan
 from encamp.batch.install.lines import setting
-from encamp.batch.install.wanted import PREFIX
+from encamp.batch.install.wanted import PREFIX, check_prefix
 from encamp.describe.environments import environments_that_enrol
 from encamp.describe.places import daemon_directory
 
@@ -53,6 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(asked: Asked) -> Plan:
+    check_prefix(asked.prefix)
     former = recording.installed(asked.system)
     if asked.system in SLURM_SYSTEMS:
         conf = os.path.realpath(asked.conf or os.environ.get("SLURM_CONF") or slurm.CONF)

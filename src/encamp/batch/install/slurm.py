@@ -7,6 +7,7 @@ from encamp.batch.install.changes import Change, Edit, File, Installed, Plan
 from encamp.batch.install.lines import Look, appended, replaced, setting
 from encamp.batch.install.slurm_rules import rules_text
 from encamp.batch.install.wanted import (
+    LONGEST_NAME,
     LONGEST_PATH,
     Wanted,
     directories,
@@ -166,7 +167,7 @@ def _warnings(wanted: SlurmWanted) -> list[str]:
             " does not start any more. Debian has it in slurm-wlm-basic-plugins."
         )
     if len(wanted.starter) > LONGEST_PATH:
-        most = max(0, LONGEST_PATH + 64 - len(wanted.starter))
+        most = LONGEST_PATH + LONGEST_NAME - len(wanted.starter)
         found.append(
             f"With the starter at {wanted.starter}, names of environments have {most} letters at"
             " most."

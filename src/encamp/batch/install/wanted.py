@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,9 @@ INSTALL = "It comes with Encamp: 'make' in a checkout compiles it, or install En
 LONGEST_PATH = 54
 """Characters of the starter's path, so that the first line of a script has room for it and for the
 longest name of an environment."""
+SHORTEST_NAME = 16
+"""Letters of an environment's name for which there must be room beside it."""
+LONGEST_NAME = 64
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,25 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def starter(self) -> str:
         return f"{self.prefix}/{STARTER}"
+
+
+def check_prefix(prefix: str) -> None:
+    """The starter's path stands in first lines of scripts and in configurations of batch systems,
+    which have no way to quote it."""
+    place = f"{prefix}/{STARTER}"
+    if not re.fullmatch(r"/[A-Za-z0-9._+@/-]*", prefix):
+        raise EncampError(
+            Code.USAGE,
+            f"The starter cannot be at '{place}': batch systems would not find it there.",
+            "Use letters, digits, '.', '_', '-', '+' and '@' only in --prefix.",
+        )
+    if len(place) > LONGEST_PATH + LONGEST_NAME - SHORTEST_NAME:
+        raise EncampError(
+            Code.USAGE,
+            f"The starter cannot be at '{place}': the first line of a script would be too long.",
+            f"A --prefix of {LONGEST_PATH - len(STARTER) - 1} letters has room for every name of an"
+            " environment.",
+        )
 
 
 def shipped(name: str, hint: str = INSTALL) -> bytes:

@@ -38,7 +38,7 @@ end
 
 local function checked(name, where)
    if not string.find(name, NAME) or #name > LONGEST_NAME then
-      refuse("'%s' in %s is no name of an environment: letters, digits, '.', '_' and '-' only.",
+      refuse("'%s' in %s is no name of an environment: letters, digits, '.', '_' and '-', 64 at most.",
          string.gsub(string.sub(name, 1, 80), "[^%w%._:@/+-]", "?"), where)
    end
    return name
