@@ -6,6 +6,7 @@ import fcntl
 import multiprocessing
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,6 +22,7 @@ from encamp.images.pushing import push
 from encamp.images.recognising import found_again
 from encamp.images.records import read_origin
 from encamp.images.repository import Repository
+from encamp.images.repository_http import HttpMedium
 from encamp.images.repository_removing import remove
 from encamp.images.store import ImageStore
 from encamp.images.verifying import verify_repository
@@ -198,6 +200,29 @@ def push_one(directory: Path, where: str, name: str) -> None:
     images = store_in(directory)
     make_image(images, name)
     push(images, Repository.open(where), name, Silent())
+
+
+def test_a_lock_that_was_let_go_when_it_was_looked_for_is_waited_for(
+    web: Nginx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is not there says nothing: it may be another's again."""
+    order = []
+    first, second = (HttpMedium(f"{web.url}/{tmp_path.name}") for _ in range(2))
+    first.write("there", b"")
+    monkeypatch.setattr(second, "_exists", lambda path: False)
+
+    def change() -> None:
+        with second.changing(Silent()):
+            order.append("second")
+
+    waiting = threading.Thread(target=change)
+    with first.changing(Silent()):
+        waiting.start()
+        waiting.join(1.0)
+        order.append("first")
+    waiting.join(60)
+    assert order == ["first", "second"]
+    assert [path.name for path in (web.root / tmp_path.name).iterdir()] == ["there"]
 
 
 def test_pushers_at_the_same_time_do_not_lose_each_other(where: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import secrets
 import ssl
 import time
 import urllib.error
@@ -264,7 +265,10 @@ class HttpMedium:
             except Refused as refused:
                 if refused.code is Code.NOT_PERMITTED:
                     raise
-                if refused.status != http.client.METHOD_NOT_ALLOWED or not self._exists(lock):
+                if refused.status != http.client.METHOD_NOT_ALLOWED:
+                    break
+                # One that is not there may just have been let go.
+                if not self._exists(lock) and not self._makes_collections():
                     break
                 if time.monotonic() > patience:
                     self.remove(lock)
@@ -278,6 +282,16 @@ class HttpMedium:
             if held:
                 with contextlib.suppress(EncampError):
                     self.remove(lock)
+
+    def _makes_collections(self) -> bool:
+        place = f"changing-{secrets.token_hex(8)}/"
+        try:
+            with self._ask("MKCOL", place):
+                pass
+        except Refused:
+            return False
+        self.remove(place)
+        return True
 
     def _exists(self, path: str) -> bool:
         try:
