@@ -17,6 +17,8 @@ import pytest
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Hello
 from encamp.home import Home
+from encamp.images.apt import Apt
+from encamp.images.portion import Portion
 from encamp.images.store import ImageStore
 from encamp.machines import accelerator, sockets
 from encamp.machines.account import process_user
@@ -53,12 +55,12 @@ def modules(site_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = ROOT / ".cache" / "device-mapper" / release
     if not kept.exists():
         place = tmp_path_factory.mktemp("kernel")
-        place.chmod(0o777)
-        command = ["apt-get", "download", "--quiet", f"linux-image-{release}"]
-        subprocess.run(command, cwd=place, check=True, capture_output=True)
-        unpack = subprocess.Popen(
-            ["dpkg-deb", "--fsys-tarfile", *place.glob("*.deb")], stdout=subprocess.PIPE
-        )
+        # The host's own lists may be older than the image.
+        (place / "apt").mkdir()
+        apt = Apt(place / "apt", "bookworm")
+        apt.update(Portion(Silent()))
+        package = apt.download(f"linux-image-{release}", place, Portion(Silent()))
+        unpack = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE)
         words = ["tar", "-x", "--wildcards", "--transform", "s,.*/,,"]
         words += [f"*/{name}.ko" for name in MODULES]
         made = place / "made"

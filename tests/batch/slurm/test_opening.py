@@ -18,9 +18,13 @@ pytestmark = [pytest.mark.site, root_only]
 OPEN = Bait(state=BaitState.OPEN)
 
 
+STAYS_DOWN = "ReturnToService=1"
+"""What an administrator has said to be down does not come back by registering."""
+
+
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
-    with private_cluster(nodes=2, lines=("MessageTimeout=5",)) as cluster:
+    with private_cluster(nodes=2, lines=("MessageTimeout=5", STAYS_DOWN)) as cluster:
         yield cluster
 
 
