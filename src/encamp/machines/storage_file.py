@@ -100,9 +100,14 @@ def make_disk(path: Path, size: int) -> None:
 
 
 def format_disk(path: Path) -> None:
-    # No journal: if the machine dies, so does the disk.
+    # No journal: if the machine dies, so does the disk. Blocks as large as the guest's pages: with
+    # the smaller ones that small disks get by default, writing takes three times as long, and Linux
+    # 6.1.192 waits for ever on pages of a machine that has little memory.
     programs.run(
-        ["mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", "nodiscard", path],
+        [
+            *("mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"),
+            *("-O", "^has_journal", "-E", "nodiscard", path),
+        ],
         purpose="making the machine's disk",
         code=Code.DISK_FULL,
     )
