@@ -18,7 +18,7 @@ from encamp.model.request import Explanation, Reason
 from encamp.model.size import format_bytes
 
 NAME = re.compile(r"(?:([a-z][a-z0-9_]*):)?([0-9]{1,12}(?:[._][0-9]{1,12})*)")
-"""`slurm:17`, `17`, `slurm:17_3`."""
+"""`slurm:17`, `17`, `slurm:17_3`, `gridengine:17.3`."""
 MOST_LOOKED_AT = 1000
 MOST_TOLD = 20
 
@@ -41,7 +41,8 @@ def check_number(name: str) -> None:
         raise EncampError(
             Code.USAGE,
             f"'{rest}' is not the number of a job of {system}.",
-            f"Such jobs are called {system}:17, or with their task {system}:17_3.",
+            f"Such jobs are called {system}:17, or with their task"
+            f" {system}:17{'.' if system == 'gridengine' else '_'}3.",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,29 @@ def test_rule_about_a_queue_is_left_to_the_host_until_the_queue_is_known(verify:
     assert verify(q_hard="long.q,short.q") == unknown
     assert verify(q_hard="long.q@node1")[0] == told("old")
     assert verify(q_hard="short.q")[0] == told("mini")
+
+
+@pytest.mark.parametrize(
+    "injected",
+    ["BEGIN", "PARAM l_hard env=other\nBEGIN", "START", "PARAM USER root", "BEGIN\nSTART"],
+)
+def test_a_job_that_speaks_as_the_master_gets_no_second_answer(
+    tmp_path: Path, injected: str
+) -> None:
+    """The master passes line ends on as they are. What was said twice would be taken for what is
+    said of the next job."""
+    verifier = Verifier(tmp_path)
+    verifier.tell("START")
+    verifier.hear("STARTED")
+    said = ("PARAM USER alice", f"PARAM CMDARG0 x\n{injected}", "PARAM l_hard env=mini", "BEGIN")
+    verifier.tell(*said)
+    assert verifier.process.stdout is not None
+    answers = [line for line in verifier.process.stdout if line.startswith(("RESULT", "STARTED"))]
+    assert len(answers) <= 1
+    assert verifier.process.wait(timeout=60) == 1
+    with suppress(BrokenPipeError):
+        verifier.process.stdin.close()  # type: ignore[union-attr]
+    verifier.process.stdout.close()
 
 
 def test_verifier_that_the_site_had_is_asked_first(tmp_path: Path) -> None:

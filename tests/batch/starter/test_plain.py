@@ -110,3 +110,20 @@ def test_what_cannot_be_run_says_so(door: Door, command: str, code: int) -> None
     ended, out, err = plainly(door, process)
     assert (ended, out) == (code, b"")
     assert err.startswith(f"encamp: {command} cannot be run: ".encode())
+
+
+def test_a_job_of_grid_engine_that_cannot_be_run_is_held(door: Door, tmp_path: Path) -> None:
+    """As Grid Engine does it itself."""
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "config").write_text("handle_as_binary=1\nno_shell=1\n")
+    variables = {
+        "JOB_ID": "5",
+        "SGE_JOB_SPOOL_DIR": str(tmp_path / "spool"),
+        "SGE_STARTER_SHELL_PATH": "/bin/sh",
+        "SGE_STARTER_SHELL_START_MODE": "unix_behavior",
+        "ENCAMP_ENVIRONMENT": "none",
+    }
+    process = door.start("/no/such/program", variables=variables)
+    code, out, err = door.finish(process)
+    assert (code, out) == (100, b"")
+    assert err.startswith(b"encamp: /no/such/program cannot be run: ")

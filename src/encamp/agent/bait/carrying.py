@@ -244,6 +244,11 @@ class Carrying:
     def _why_not_started(self, wanted: Exec, ended: Exit) -> str:
         """A script that is there cannot be missing: what its first line names is."""
         if ended.value == errno.ENOENT and (program := interpreter_of(self._asked)):
+            if program.endswith("\r"):
+                return (
+                    "The script's first line ends with a carriage return, which counts as a part of"
+                    " the program's name: its lines end as on another system."
+                )
             return (
                 f"Environment '{self._errand.environment}' has no '{program}', which the script's"
                 " first line names."

@@ -62,8 +62,8 @@ def interpreter_of(asked: Asked) -> str:
     """The program that a script's own first line starts it with; empty: it is started otherwise."""
     if asked.start or asked.script is None or not asked.script.startswith(b"#!"):
         return ""
-    words = asked.script[2:].partition(b"\n")[0].split()
-    return os.fsdecode(words[0]) if words else ""
+    words = asked.script[2:].partition(b"\n")[0].strip(b" \t").replace(b"\t", b" ").split(b" ")
+    return os.fsdecode(words[0])
 
 
 def _script_name(asked: Asked) -> str:

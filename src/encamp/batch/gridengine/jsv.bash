@@ -178,23 +178,49 @@ site_verifies() {
     return 1
 }
 
+# The master passes line ends in a job's words on as they are, so that a job can say to us what only
+# the master should. Whoever answered that would give each job the answer meant for another from then
+# on: at whatever does not belong there we end, and the master begins another verifier.
+give_up() {
+    [[ -z $site_pid ]] || kill "$site_pid" 2> /dev/null
+    exit 1
+}
+
+# The master waits for an answer to its START and its BEGIN. What follows one of them at once is of a
+# job's making, as all that it makes comes in one piece.
+check_last() {
+    ! read -r -t 0 || give_up
+}
+
 trap '' PIPE
 site_pid=
+asked=    # Is there a job that is not answered yet?
 declare -A params=()
 while IFS= read -r line; do
     case $line in
         START)
+            [[ -z $asked ]] || give_up
+            check_last
+            asked=yes
             params=()
             site_begins
             printf 'STARTED\n' ;;
         'PARAM '*)
+            [[ -n $asked ]] || give_up
             site_hears "$line"
             line=${line#PARAM }
             name=${line%% *}
-            [[ $name =~ ^[A-Za-z_]+$ && $line == *' '* ]] && params[$name]=${line#* } ;;
+            if [[ $name =~ ^[A-Za-z_]+$ && $line == *' '* ]]; then
+                [[ ! -v params[$name] ]] || give_up
+                params[$name]=${line#* }
+            fi ;;
         'ENV '*)
+            [[ -n $asked ]] || give_up
             site_hears "$line" ;;
         BEGIN)
+            [[ -n $asked ]] || give_up
+            check_last
+            asked=
             site_verifies && verify ;;
         QUIT)
             site_hears QUIT

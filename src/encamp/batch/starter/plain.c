@@ -20,11 +20,14 @@ static size_t count_words(char **words)
     return count;
 }
 
-static _Noreturn void cannot_run(const char *what)
+/* Grid Engine holds such a job back until somebody has looked at it. */
+static _Noreturn void cannot_run(const struct job *job, const char *what)
 {
-    int error = errno;
+    int error = errno, code = error == ENOENT ? 127 : 126;
 
-    fail(error == ENOENT ? 127 : 126, "%s cannot be run: %s", what, strerror(error));
+    if (job->system == GRIDENGINE && job->comes_back)
+        code = GRIDENGINE_ERROR;
+    fail(code, "%s cannot be run: %s", what, strerror(error));
 }
 
 /* A script without #! is the shell's. */
@@ -82,11 +85,11 @@ static const char *in_memory(const struct job *job)
     char reading[32];
 
     if (file < 0 || fchmod(file, 0500) < 0 || !write_all(file, job->content, job->content_length))
-        cannot_run(job->script);
+        cannot_run(job, job->script);
     snprintf(reading, sizeof reading, "/proc/self/fd/%d", file);
     again = open(reading, O_RDONLY);
     if (again < 0)
-        cannot_run(job->script);
+        cannot_run(job, job->script);
     close(file); /* what is open for writing cannot be executed */
     snprintf(path, sizeof path, "/proc/self/fd/%d", again);
     return path;
@@ -128,5 +131,5 @@ void run_plainly(struct job *job)
     guard_end();
     signals_give_back();
     execute(file, words);
-    cannot_run(file);
+    cannot_run(job, file);
 }

@@ -14,8 +14,6 @@
 enum {
     RESTARTS_MOST = 3,
     WAIT_MS = 60000,
-    GRIDENGINE_AGAIN = 99,
-    GRIDENGINE_ERROR = 100,
 };
 
 /* One that was cancelled meanwhile is not to come back. */

@@ -17,6 +17,11 @@ enum {
 };
 
 enum {
+    GRIDENGINE_AGAIN = 99,  /* what Grid Engine takes for: queue it again */
+    GRIDENGINE_ERROR = 100, /* and: hold it, in the error state */
+};
+
+enum {
     SCRIPT_LIMIT = 4 << 20,
     VARIABLES_LIMIT = 2 << 20,
     FRAME_LIMIT = 8 << 20,
