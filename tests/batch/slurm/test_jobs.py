@@ -100,7 +100,9 @@ def test_a_signal_that_comes_while_the_machine_is_made_finds_traps_set(
         "#!/bin/sh\ntrap 'echo caught; kill $!' USR1\nsleep 60 & wait; wait; echo over\n",
     )
     job = camp.submit(MINI, "--no-requeue", "job")
-    camp.wait_for_state(job, "RUNNING")
+    # Before its starter is there, Slurm itself can lose a signal.
+    nodes = range(len(camp.homes))
+    camp.wait_for("a starter", lambda: any(camp.records(job, node) for node in nodes))
     camp.run("scancel", "--batch", "--signal=USR1", job, user=user)
     assert camp.done(job) == "caught\nover\n"
 
