@@ -101,8 +101,8 @@ def make_disk(path: Path, size: int) -> None:
 
 def format_disk(path: Path) -> None:
     # No journal: if the machine dies, so does the disk. Blocks as large as the guest's pages: with
-    # the smaller ones that small disks get by default, writing takes three times as long, and Linux
-    # 6.1.192 waits for ever on pages of a machine that has little memory.
+    # the smaller ones that small disks get by default, writing takes longer, and Linux 6.1.192
+    # waits for ever on pages of a machine that has little memory.
     programs.run(
         [
             *("mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"),
