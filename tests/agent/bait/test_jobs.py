@@ -134,6 +134,15 @@ def test_script_runs_by_its_own_first_line(host: Host, alice: Person) -> None:
     assert done.stdout.decode().split("\n")[0].endswith("/job.sh a b c")
 
 
+def test_script_with_line_ends_of_another_system_is_told_so(host: Host, alice: Person) -> None:
+    script = alice.directory / "foreign.sh"
+    script.write_bytes(f"#!{host.starter} pbs:mini\n#!/bin/sh\r\necho never\r\n".encode())
+    script.chmod(0o755)
+    done = host.run(alice, program=(script,))
+    assert (done.returncode, done.stdout) == (127, b"")
+    assert b"ends with a carriage return" in done.stderr
+
+
 def test_input_comes_from_a_pipe(host: Host, alice: Person) -> None:
     job = host.start(alice, "/bin/cat", stdin=subprocess.PIPE)
     data = os.urandom(300_000)

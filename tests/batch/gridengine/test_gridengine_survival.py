@@ -251,7 +251,8 @@ def test_job_that_grid_engine_has_killed_or_may_not_run_again_does_not_come_back
         assert outcomes_of(camp, jobs[way]) == [Outcome.KILLED]
         reason = records_of(camp, jobs[way])[0].reason
         # When a busy agent looks, Grid Engine may have cleared away what would have told it.
-        assert sentence in reason or "has forgotten the job already" in reason
+        forgotten = way != "once" and "has forgotten the job already" in reason
+        assert sentence in reason or forgotten, reason
         # On a slow host the limit may come before the run.
         assert files[way].read_text() in ("run 0\n", "" if way == "limited" else "run 0\n")
         assert len(camp.accounts(jobs[way])) == 1
