@@ -80,7 +80,9 @@ class Tracked:
             return CommandNews(
                 id=self.directory.id, state=CommandState.RUNNING, started=self.started
             )
-        piece = self.directory.read_output(has, most) if has < self.printed else b""
+        # No more than was seen of it, however much there is by now: the rest is news of its own.
+        unsaid = min(most, self.printed - has)
+        piece = self.directory.read_output(has, unsaid) if unsaid > 0 else b""
         if self.result is not None and has + len(piece) >= self.printed:
             last = self._last(self.result, has, piece)
             if last is not None:
