@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from encamp.home import Home
 
@@ -18,6 +25,27 @@ class Told:
         self.what.append(what)
         if fraction is not None:
             self.fractions.append(fraction)
+
+
+def built_once(
+    factory: pytest.TempPathFactory, name: str, told: Told, build: Callable[[Home], None]
+) -> Home:
+    """Of all processes that share the work, the first that wants it builds it. The others wait, and
+    are told what its builder said."""
+    place = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    said = place / f"{name}.json"
+    home = Home(place / name)
+    with Path(place / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if said.exists():
+            told.what, told.fractions = json.loads(said.read_text())
+        else:
+            shutil.rmtree(home.root, ignore_errors=True)
+            build(home.prepare())
+            said.write_text(json.dumps([told.what, told.fractions]))
+    return home
 
 
 def stock(home: Home, built: Home) -> None:

@@ -17,7 +17,7 @@ from encamp.describe.shipped import DEBIAN12, MINI
 from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.model.errors import EncampError
-from tests.builds import Told, give_images, stock
+from tests.builds import Told, built_once, give_images, stock
 
 ROOT = Path(__file__).parent.parent
 ENCAMP = Path(sys.executable).with_name("encamp")
@@ -87,9 +87,11 @@ def first_build() -> Told:
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory, first_build: Told) -> Home:
     """A home where `mini` was built from nothing. For reading only."""
-    home = Home(tmp_path_factory.mktemp("built") / "home").prepare()
-    ImageStore(home, shared=None).ensure(MINI, first_build)
-    return home
+
+    def build(home: Home) -> None:
+        ImageStore(home, shared=None).ensure(MINI, first_build)
+
+    return built_once(tmp_path_factory, "built", first_build, build)
 
 
 @pytest.fixture(scope="session")
@@ -101,10 +103,12 @@ def debian_build() -> Told:
 @pytest.fixture(scope="session")
 def debian_home(built: Home, debian_build: Told, tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home where `debian12` was built, too. For reading only."""
-    home = Home(tmp_path_factory.mktemp("debian") / "home").prepare()
-    stock(home, built)
-    ImageStore(home, shared=None).ensure(DEBIAN12, debian_build)
-    return home
+
+    def build(home: Home) -> None:
+        stock(home, built)
+        ImageStore(home, shared=None).ensure(DEBIAN12, debian_build)
+
+    return built_once(tmp_path_factory, "debian", debian_build, build)
 
 
 @pytest.fixture(scope="session")
