@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 import typer.main
 
 from encamp.cli.main import application
+from tests.conftest import ROOT
 
 UNITS = Path(__file__).parent.parent / "packaging" / "systemd"
 
@@ -34,3 +40,38 @@ def test_machines_and_commands_outlive_the_agents_unit() -> None:
     assert service["KillMode"] == "process"
     inherited = {"ProtectSystem", "PrivateTmp", "PrivateDevices", "NoNewPrivileges", "DeviceAllow"}
     assert not inherited & set(service), "the machines would be in a namespace of their own"
+
+
+OPTIONAL = {"matplotlib": "plots", "psycopg": "postgresql"}
+"""What is imported where an extra is needed, which the error names."""
+
+
+def imported() -> set[str]:
+    """Modules of others that Encamp imports anywhere."""
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"encamp"}
+
+
+def test_what_is_imported_is_installed_with_it() -> None:
+    """The tests have more than users: what only they install would not be missed here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        words = (re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in requirements)
+        return set(map(plain, words))
+
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    needed = names(project["dependencies"]) | {"nkeys"}  # nats-py[nkeys]
+    known = packages_distributions()
+    for module in imported():
+        extra = OPTIONAL.get(module)
+        given = needed if extra is None else names(project["optional-dependencies"][extra])
+        assert plain(known[module][0]) in given, f"'{module}' is not among the dependencies"
