@@ -345,9 +345,24 @@ def test_hostile_job_hurts_only_itself(
 ) -> None:
     done = encamp("exec", *options, machine, "--", "sh", "-c", script, check=False)
     assert done.returncode == code, done.stderr.decode()
+    ran_out = b"The memory of the machine ran out" in done.stderr
+    assert ran_out == (code == 128 + signal.SIGKILL)
     assert encamp("exec", machine, "--", "echo", "here").stdout == b"here\n"
     encamp("stop", machine)
     assert machine_processes(site_home) == []
+
+
+def test_a_command_is_told_of_its_own_want_of_memory_and_of_no_others(
+    encamp: Encamp, machine: str
+) -> None:
+    hungry = "(x=aaaaaaaaaa; while :; do x=$x$x; done) 2>/dev/null; exit"
+    for code, tells in ((0, False), (3, True)):
+        encamp("exec", machine, "--", "sh", "-c", f"{hungry} {code}", check=False)
+        done = encamp("exec", machine, "--", "sh", "-c", f"{hungry} {code}", check=False)
+        assert done.returncode == code
+        assert (b"The memory of the machine ran out" in done.stderr) == tells
+    done = encamp("exec", machine, "--", "false", check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_machine_cannot_write_more_than_its_disk(encamp: Encamp, site_home: Home) -> None:

@@ -28,6 +28,7 @@ from encamp.agent.streams import Streams, attend
 from encamp.agent.surroundings import starting_points, variables_for
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
+from encamp.machines.qemu import Engine
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Copy, Job, Outcome, User
@@ -184,7 +185,7 @@ async def run_job(
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
         copied = Copied()
         if ended.code != 0:
-            failures = await disk_errors(keeper.home, live.machine, live.engine)
+            failures = await _reasons(keeper, live.machine, live.engine, ended)
         with phases.time(Phase.OUTPUT, "nothing") as how:
             if job.outputs:
                 copied = await _guarded(
@@ -263,7 +264,7 @@ async def run_in(
             control.attach(stream)
             ended = await attend_in_time(stream, streams, timeout)
             if ended.code != 0:
-                problems = await disk_errors(keeper.home, machine, engine)
+                problems = await _reasons(keeper, machine, engine, ended)
         if outputs:
             copied = await copy_out(channel, outputs, workdir, user, files)
     return Outcome(
@@ -274,6 +275,14 @@ async def run_in(
         missing=tuple(copied.missing),
         problems=(*problems, *copied.problems),
     )
+
+
+async def _reasons(
+    keeper: Keeper, machine: Machine, engine: Engine, ended: Exit
+) -> tuple[str, ...]:
+    """What of the machine may have made a command fail."""
+    said = (ended.text,) if ended.started and ended.text else ()
+    return (*said, *await disk_errors(keeper.home, machine, engine))
 
 
 def describe(ended: Exit, command: Command) -> str:

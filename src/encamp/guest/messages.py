@@ -209,6 +209,7 @@ class Exit(msgspec.Struct, frozen=True):
     value: int
     """Its exit code, the signal that killed it, or the error that kept it from starting."""
     text: str = ""
+    """What is to be said about that."""
 
     @property
     def started(self) -> bool:

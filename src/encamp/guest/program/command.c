@@ -14,6 +14,7 @@
 #include "console.h"
 #include "events.h"
 #include "launch.h"
+#include "memory.h"
 #include "stream.h"
 
 enum { TERMINAL_DRAIN = 1 << 20 };
@@ -157,6 +158,7 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
     } else if (error != 0) {
         stream_refuse(session, id, error, "the machine has no memory left for the command");
     } else {
+        memory_begin();
         *stream = (struct stream){.used = true,
                                   .session = session,
                                   .id = id,
@@ -291,6 +293,8 @@ void streams_reap(void)
             stream_free(stream);
         else if (ours)
             note_death(stream, wait_status);
+        else
+            memory_reaped(ended.si_pid);
     }
 }
 

@@ -174,8 +174,10 @@ static _Noreturn void serve(int given)
     streams_start(epoll);
     calls_start(epoll);
     offers_start(epoll);
-    if (in_machine)
+    if (in_machine) {
         offers_prepare(OFFERS_PLACE); /* if it cannot be done, whoever wants it is told */
+        memory_start();
+    }
     for (size_t i = 0; i < session_count; i++) {
         session_start(&sessions[i], fds[i], given >= 0);
         if (fds[i] >= 0)

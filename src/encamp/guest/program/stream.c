@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "launch.h"
+#include "memory.h"
 
 enum { LEAST_READ = 4096 };
 
@@ -184,11 +185,16 @@ static bool pump_answers(struct stream *stream)
         tell_exit(session, stream->id,
                   failure.step == STEP_FURNISH ? EXIT_NOT_FURNISHED : EXIT_NOT_STARTED,
                   (uint32_t)failure.error, text);
-    } else if (WIFSIGNALED(stream->wait_status)) {
-        tell_exit(session, stream->id, EXIT_KILLED, (uint32_t)WTERMSIG(stream->wait_status), text);
     } else {
-        tell_exit(session, stream->id, EXIT_EXITED, (uint32_t)WEXITSTATUS(stream->wait_status),
-                  text);
+        int status = stream->wait_status;
+        bool killed = WIFSIGNALED(status);
+
+        if (status == 0)
+            memory_ended_well();
+        else
+            memory_tell(text, sizeof text);
+        tell_exit(session, stream->id, killed ? EXIT_KILLED : EXIT_EXITED,
+                  (uint32_t)(killed ? WTERMSIG(status) : WEXITSTATUS(status)), text);
     }
     stream_free(stream);
     return true;
