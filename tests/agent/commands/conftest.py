@@ -17,7 +17,18 @@ from tests.agent.commands.listening import Asker
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
-GOOD = ("everything", "count", "talk", "flood", "refuse", "stumble", "boast", "lie", "vanish")
+GOOD = (
+    "everything",
+    "count",
+    "talk",
+    "flood",
+    "refuse",
+    "stumble",
+    "fill",
+    "boast",
+    "lie",
+    "vanish",
+)
 PLUGINS = {
     **{f"test.{name}": name for name in (*GOOD, "wait", "deaf", "copy")},
     "test.unannotated": "unannotated",

@@ -77,6 +77,10 @@ def stumble(context: Context) -> None:
     raise KeyError("missing")
 
 
+def fill(context: Context) -> None:
+    Path("/dev/full").write_bytes(b"more")
+
+
 def boast(context: Context, *, size: int) -> str:
     return "x" * size
 

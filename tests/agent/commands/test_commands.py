@@ -127,6 +127,7 @@ async def test_large_output_travels_in_bounded_messages_and_is_cut_where_it_must
     [
         ("test.refuse", {}, "There is no room. Make some.", b"  | what was said\n"),
         ("test.stumble", {}, "The plug-in made a mistake: KeyError: 'missing'.", b"Traceback"),
+        ("test.fill", {}, "The host could not do it: No space left on device.", b"Traceback"),
         ("test.boast", {"size": 2_000_000}, "is too large", b""),
         ("test.lie", {}, "returned str, not int", b""),
         ("test.vanish", {}, "It was killed by signal 9 (Killed).", b""),

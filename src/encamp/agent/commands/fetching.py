@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -29,20 +31,36 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """It is there."""
 
 
+LONGEST_LINE = 4 << 20
+"""Bytes, of what a program said before it failed."""
+
 SAID: msgspec.json.Decoder[Step | Failure | Done] = msgspec.json.Decoder(Step | Failure | Done)
 
 
-class _Lines:
-    """The progress of it, one line for each step."""
+class Lines:
+    """The progress of it, one line for each step. Others may wait for the same image: nobody can
+    keep it from them by not listening."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def update(self, what: str, fraction: float | None = None) -> None:
-        self.say(Step(what, fraction))
+        line = _line(Step(what, fraction))
+        os.set_blocking(self._fd, False)
+        if len(line) <= select.PIPE_BUF:
+            with suppress(BlockingIOError):
+                os.write(self._fd, line)
 
-    def say(self, said: Step | Failure | Done) -> None:
-        os.write(self._fd, msgspec.json.encode(said) + b"\n")
+    def end(self, said: Failure | Done) -> None:
+        """Nothing is held for anybody any more."""
+        os.set_blocking(self._fd, True)
+        line = _line(said)
+        while line:
+            line = line[os.write(self._fd, line) :]
+
+
+def _line(said: Step | Failure | Done) -> bytes:
+    return msgspec.json.encode(said) + b"\n"
 
 
 class Fetching:
@@ -60,7 +78,7 @@ class Fetching:
 
     async def done(self, progress: Progress) -> None:
         """Returns when the image is there."""
-        reader = asyncio.StreamReader()
+        reader = asyncio.StreamReader(LONGEST_LINE)
         with os.fdopen(self._pipe, "rb") as pipe:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.connect_read_pipe(
@@ -86,26 +104,27 @@ class Fetching:
 
 
 def missing(home: Home, environment: Environment) -> bool:
-    """Is the image not where it serves everybody?"""
-    images = ImageStore(home)
+    """Is the image not where it serves everybody? Those for whom the agent makes machines see its
+    own home, and no other."""
+    images = ImageStore(home, shared=None)
     wanted = environment.image
     return (images.resolve(wanted) if isinstance(wanted, str) else images.made_by(wanted)) is None
 
 
 def _fetch(home: Home, environment: Environment, parent: int, answer: int) -> NoReturn:
-    lines = _Lines(answer)
+    lines = Lines(answer)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with(parent)
-        images = ImageStore(home)
+        images = ImageStore(home, shared=None)
         wanted = environment.image
         if isinstance(wanted, str):
             images.fetch(wanted, lines)
         else:
             images.ensure(wanted, lines)
-        lines.say(Done())
+        lines.end(Done())
     except EncampError as error:
-        lines.say(Failure.of(error))
+        lines.end(Failure.of(error))
     except BaseException:
         import traceback
 

@@ -120,6 +120,9 @@ def _call(request: Request, context: Context) -> Answer:
         import traceback
 
         context.write(traceback.format_exc())
+        if isinstance(error, OSError) and error.strerror:
+            where = f" ({error.filename})" if error.filename else ""
+            return Answer(error=f"The host could not do it: {error.strerror}{where}.")
         return Answer(error=f"The plug-in made a mistake: {type(error).__name__}: {error}.")
 
 
