@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from encamp.agent.commands.stage import RUNNING, START
 from encamp.agent.conversation import Conversation
 from encamp.bus.bus import Message
 from encamp.bus.local import LocalHub
@@ -193,18 +194,19 @@ async def test_a_manager_that_does_not_know_the_agent_is_told_everything_again()
         assert hello.readings == {"load1": Reading(3.0)}
 
 
-async def test_what_a_command_did_to_machines_is_told_before_its_end() -> None:
+async def test_what_a_command_did_to_machines_is_told_before_how_far_it_is() -> None:
     host = Played()
     async with talking(host) as conversation:
         await host.until(1)
-        for machines, state in (
-            ((), CommandState.RUNNING),
-            ((MACHINE,), CommandState.DONE),
-            ((MACHINE,), CommandState.DONE),
-            ((), CommandState.FAILED),
+        for machines, state, phase in (
+            ((), CommandState.RUNNING, START),
+            ((MACHINE,), CommandState.RUNNING, RUNNING),
+            ((), CommandState.RUNNING, RUNNING),  # What it prints is not worth a look each time.
+            ((MACHINE,), CommandState.DONE, RUNNING),
+            ((), CommandState.FAILED, ""),
         ):
             host.there = machines
-            host.untold = (CommandNews(id="c", state=state),)
+            host.untold = (CommandNews(id="c", state=state, phase=phase),)
             conversation.teller.commands()
             while host.untold:
                 await asyncio.sleep(0.005)
@@ -216,7 +218,8 @@ async def test_what_a_command_did_to_machines_is_told_before_its_end() -> None:
         assert told == [
             CommandState.RUNNING,
             (MACHINE,),
-            CommandState.DONE,
+            CommandState.RUNNING,
+            CommandState.RUNNING,
             CommandState.DONE,
             (),
             CommandState.FAILED,

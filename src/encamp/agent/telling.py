@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from encamp.agent.commands.stage import RUNNING
 from encamp.agent.fitting import ROOM, fitted, fitting_jobs, fitting_machines, portions
 from encamp.bus.bus import Bus
 from encamp.bus.messages import (
@@ -105,6 +106,8 @@ class Teller:
         self._readings: dict[str, Reading] = {}
         self._answers: list[Report] = []
         self._machines = False
+        self._standing: set[str] = set()
+        """Commands whose machines stand, as was told."""
         self._known = False
         """Does the manager know us?"""
         self._spread = 0.0
@@ -237,12 +240,20 @@ class Teller:
         while self._readings or self._machines:
             await self._report()
         while told := self._facts.news():
-            if any(news.state in OVER for news in told):
+            if self._concerns_machines(told):
                 # Whoever waits for that finds what the command has done to machines.
                 self._machines |= await self._facts.look()
                 if self._machines:
                     await self._report()
             await self._tell_news(told)
+
+    def _concerns_machines(self, told: tuple[CommandNews, ...]) -> bool:
+        """Has one ended, or come to the point where its machine stands?"""
+        over = {news.id for news in told if news.state in OVER}
+        standing = {news.id for news in told if news.phase == RUNNING} - over
+        concerns = bool(over or standing - self._standing)
+        self._standing = (self._standing | standing) - over
+        return concerns
 
     async def _tell_news(self, told: tuple[CommandNews, ...]) -> None:
         """If the manager will not have something of it, each is told by itself; and what it will
