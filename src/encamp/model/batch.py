@@ -35,10 +35,13 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Granted on this host; None: the batch system did not say."""
     memory: int | None = None
     """Bytes granted on this host; None: the batch system does not share memory out."""
+    limit: int | None = None
+    """Bytes that all of its processes may hold here, before the batch system ends it; None: it does
+    not look, or control groups see to it."""
     restarts: int = 0
     """How often it was begun before."""
-    requeue: bool = True
-    """May it be begun again, if it was lost under way?"""
+    requeue: bool | None = True
+    """May it be begun again, if it was lost under way? None: that is not known now."""
     hosts: tuple[str, ...] = ()
     """All nodes of it, the first first."""
     environment: str = ""
@@ -136,6 +139,8 @@ class Bait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     state: BaitState
     reason: str = ""
+    partly: bool = False
+    """It is open, but one of several ways to it is still closed by us."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

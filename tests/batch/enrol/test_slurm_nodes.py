@@ -158,8 +158,13 @@ def test_two_machines_run_one_job(
     who = (person.pw_uid, person.pw_gid)
     said = slurm.run_as(*who, ["srun", "-N2", *FEATURES, "hostname"]).stdout.split()
     assert sorted(said) == names
+    job = submit(slurm, "sleep 600", "-w", names[0])
+    wait_until(lambda: is_running(slurm, job), "the job")
     for name in names:
         slurm_host.encamp("batch", "leave", name)
+    # No job comes any more, though no agent has looked at it yet.
+    assert slurm.run(["sinfo", "-h", "-n", names[0], "-o", "%t"]).stdout.split() == ["drng"]
+    slurm.run(["scancel", job])
     slurm_host.look_until(lambda: not slurm_host.keeper.journal.all())
     assert known(slurm) == []
 

@@ -101,7 +101,7 @@ class Camp:
         if agent is not None:
             agent.stop()
 
-    def adapter(self, host: Host, **more: str) -> GridEngine:
+    def adapter(self, host: Host, /, **more: str) -> GridEngine:
         """What an agent on that host would use. Its commands are run in there."""
         commands = self.root / f"commands-{host.keeper}"
         if not commands.exists():

@@ -13,7 +13,7 @@ import pytest
 
 from encamp.batch.gridengine.adapter import GridEngine
 from encamp.batch.gridengine.shepherd import shepherds
-from encamp.model.batch import BaitState, GivenBack, Waiting
+from encamp.model.batch import Bait, BaitState, GivenBack, Waiting
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB
 from tests.batch.gridengine.camping import Camp, Person
@@ -75,7 +75,7 @@ def test_what_was_granted_is_what_the_host_was_told(camp: Camp, alice: Person) -
     adapter = adapter_of(camp, id)
     job = adapter.describe(id)
     assert (job.id, job.uid, job.name, job.queue) == (id, alice.uid, "granted", "main.q")
-    assert (job.cpus, job.memory) == (2, 600 * MIB)
+    assert (job.cpus, job.memory, job.limit) == (2, 600 * MIB, 600 * MIB)
     assert (job.restarts, job.requeue, job.environment) == (0, True, "")
     assert job.hosts == (camp.host_of(id).name,)
 
@@ -85,7 +85,7 @@ def test_memory_that_was_only_asked_for_counts_for_each_slot(camp: Camp, alice: 
     asked = ("-pe", "smp", "2", "-l", "virtual_free=50M", "-r", "n")
     id = camp.submit(alice, *asked, "-cwd", script=WAITS)
     job = adapter_of(camp, id).describe(id)
-    assert (job.cpus, job.memory, job.requeue) == (2, 100 * MIB, False)
+    assert (job.cpus, job.memory, job.limit, job.requeue) == (2, 100 * MIB, None, False)
 
 
 @pytest.mark.usefixtures("go")
@@ -218,6 +218,35 @@ def test_what_an_administrator_has_closed_stays_closed(camp: Camp) -> None:
     assert adapter.bait().reason == "new disks"
     adapter.open_for_good()
     assert adapter.bait().state is BaitState.OPEN
+
+
+def test_queue_that_stayed_closed_is_seen_and_opened(camp: Camp) -> None:
+    """Hosts that open one at the same time can undo each other's change."""
+    host = camp.site.hosts[0]
+    adapter = camp.adapter(host)
+    text = camp.site.run(["qconf", "-sq", camp.site.queue]).stdout
+    second = camp.root / "second.q"
+    second.write_text(text.replace(camp.site.queue, "second.q", 1))
+    camp.site.run(["qconf", "-Aq", str(second)])
+    try:
+        adapter.close("full")
+        assert adapter.bait().state is BaitState.FULL
+        camp.site.run(["qconf", "-purge", "queue", "calendar", f"second.q@{host.name}"])
+        assert adapter.bait() == Bait(state=BaitState.OPEN, partly=True)
+        adapter.open()
+        assert adapter.bait() == Bait(state=BaitState.OPEN)
+    finally:
+        adapter.open()
+        camp.site.run(["qconf", "-dq", "second.q"])
+
+
+def test_host_in_no_queue_is_told_as_such(camp: Camp) -> None:
+    adapter = camp.adapter(camp.site.hosts[0], host="elsewhere")
+    bait = adapter.bait()
+    assert (bait.state, "No queue of elsewhere" in bait.reason) == (BaitState.UNKNOWN, True)
+    for change in (adapter.open_for_good, lambda: adapter.close_for_good("new disks")):
+        with pytest.raises(EncampError, match="No queue of elsewhere"):
+            change()
 
 
 def test_master_that_does_not_answer_is_a_passing_trouble(camp: Camp) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import psutil
 import pytest
 
 from encamp.agent.bait.records import found
+from encamp.batch.gridengine.ending import NO_ROOM
+from encamp.batch.gridengine.host import Host
 from encamp.batch.gridengine.shepherd import shepherds
 from encamp.model.batch_record import UNDER_WAY, BatchRecord, Outcome
 from tests.batch.gridengine.camping import Camp, Person
@@ -61,6 +64,43 @@ def test_job_whose_machine_dies_is_begun_again_and_held_after_its_bound(
     camp.site.run_as(alice.name, ["qdel", id])
 
 
+@pytest.fixture
+def strict(camp: Camp) -> Iterator[None]:
+    """Exit codes mean nothing to Grid Engine here."""
+    shown = camp.site.run(["qconf", "-sconf"]).stdout.splitlines()
+    [before] = [line.split(maxsplit=1)[1] for line in shown if line.startswith("qmaster_params")]
+    forbidden = "FORBID_RESCHEDULE=TRUE,FORBID_APPERROR=TRUE"
+    for params, code in ((forbidden, "1"), (before, "0")):
+        camp.site.change("conf", "global", qmaster_params=params)
+        for host in camp.site.hosts:
+            camp.wait_for("what it says", partial(is_told, camp, host, f"forbid_apperror={code}"))
+        if code == "1":
+            yield
+
+
+def is_told(camp: Camp, host: Host, line: str) -> bool:
+    """Do jobs of a host begin with this?"""
+    looks = f"grep -qx {line} $SGE_JOB_SPOOL_DIR/config"
+    words = ["qsub", "-sync", "y", "-o", "/dev/null", "-j", "y", "-q", f"*@{host.name}"]
+    person = camp.people[0].name
+    return camp.site.run_as(person, words, input=looks, check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("strict")
+def test_job_is_begun_again_and_held_where_exit_codes_mean_nothing(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "strict")
+    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + "sleep 600\n")
+    camp.wait_for("its first run", lambda: file.read_text() == "run 0\n")
+    kill_machine(camp)
+    camp.wait_for("its second run", lambda: is_run_again(file))
+    kill_machine(camp)
+    camp.wait_for_state(id, "hRq")
+    assert outcomes_of(camp, id) == [Outcome.HELD, Outcome.GIVEN_BACK]
+    camp.site.run_as(alice.name, ["qdel", id])
+
+
 def test_job_that_may_not_be_begun_again_fails_with_a_sentence(camp: Camp, alice: Person) -> None:
     file = file_of(alice, "once")
     script = COUNTS.format(file=file) + "sleep 600\n"
@@ -88,6 +128,24 @@ def test_job_goes_on_and_ends_while_agent_and_daemons_are_dead(camp: Camp, alice
     assert camp.ended(id)["exit_status"] == "6"
     assert file.read_text() == "run 0\ndone\n"
     assert len(camp.accounts(id)) == 1
+
+
+def test_job_whose_machine_dies_while_the_master_is_away_is_begun_again(
+    camp: Camp, alice: Person
+) -> None:
+    """Nobody else knows whether it may be."""
+    file = file_of(alice, "away")
+    script = COUNTS.format(file=file) + "[ $RESTARTED = 1 ] || sleep 600\nexit 5\n"
+    id = camp.submit(alice, *MINI, script=script)
+    camp.wait_for("its first run", file.read_text)
+    log = camp.log(camp.host_of(id))
+    assert camp.site.qmaster is not None
+    camp.site.qmaster.kill()
+    kill_machine(camp)
+    camp.wait_for("a question", lambda: f"whether job {id} may be begun" in log.read_text())
+    camp.site.start_qmaster()
+    camp.wait_for("its end", lambda: is_run_again(file))
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
 
 
 def test_job_that_was_queued_again_runs_after_a_restart_of_the_master(
@@ -154,6 +212,10 @@ def is_run_again(file: Path) -> bool:
     return file.read_text() == "run 0\nrun 1\n"
 
 
+def is_gone(camp: Camp, id: str) -> bool:
+    return not camp.state(id)
+
+
 def records_of(camp: Camp, id: str) -> list[BatchRecord]:
     """On all hosts, the latest first."""
     records = [one for host in camp.site.hosts for one in found(camp.home(host), id=id)]
@@ -188,6 +250,32 @@ def test_job_whose_starter_is_killed_runs_again_and_is_held_after_its_bound(
     assert outcomes_of(camp, poison) == [Outcome.HELD, Outcome.GIVEN_BACK]
 
 
+@pytest.fixture
+def busy(camp: Camp, bob: Person) -> Iterator[None]:
+    """Jobs of somebody else end on the hosts all the time."""
+    noise = ("-b", "y", "-t", "1-2000", "-tc", "2", "-o", "/dev/null", "-j", "y", "sleep", "0.3")
+    id = camp.submit(bob, *noise)
+    camp.wait_for("some of them", lambda: len(camp.accounts(id)) > 4)
+    yield
+    camp.site.run_as(bob.name, ["qdel", id])
+
+
+@pytest.mark.usefixtures("busy")
+def test_jobs_whose_starters_are_killed_on_busy_hosts_run_again(camp: Camp, alice: Person) -> None:
+    """Grid Engine hears of such hosts more often than it takes for a job to end."""
+    files = [file_of(alice, name) for name in ("busy-1", "busy-2")]
+    # A second run that was taken for the first would be ended within that time.
+    script = COUNTS + "[ $RESTARTED = 1 ] || sleep 600\nsleep 6\necho done >>{file}\n"
+    ids = [camp.submit(alice, *MINI, script=script.format(file=file)) for file in files]
+    for id, file in zip(ids, files, strict=True):
+        camp.wait_for("a first run", file.read_text)
+        kill_starter(camp, id)
+    for id, file in zip(ids, files, strict=True):
+        camp.wait_for(f"the end of job {id}", partial(is_gone, camp, id))
+        assert file.read_text() == "run 0\nrun 1\ndone\n"
+        assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
 def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     camp: Camp, alice: Person
 ) -> None:
@@ -195,11 +283,13 @@ def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + WAITS.format(file=file))
     camp.wait_for("a first run", file.read_text)
     daemon = camp.site.execds[camp.host_of(id).name]
+    [shepherd] = [each for each in shepherds() if each.id == id and each.host in camp.names]
+    mark = Path(f"/proc/{daemon.pid}/root") / shepherd.directory.relative_to("/") / NO_ROOM
     daemon.kill(signal.SIGSTOP)
     try:
         kill_guard(camp, id)
         kill_starter(camp, id)
-        camp.wait_for("a decision", lambda: outcomes_of(camp, id) == [Outcome.GIVEN_BACK])
+        camp.wait_for("a mark", mark.exists)
     finally:
         daemon.kill(signal.SIGCONT)
         # What leads into its namespaces stands still as long as it does.
@@ -208,6 +298,7 @@ def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     file.with_name("noticed.go").touch()
     camp.wait_for("its end", lambda: outcomes_of(camp, id)[0] is Outcome.DONE)
     assert file.read_text() == "run 0\nrun 1\ndone\n"
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
 
 
 def test_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(
@@ -245,7 +336,7 @@ def test_job_that_grid_engine_has_killed_or_may_not_run_again_does_not_come_back
     for way, sentence in (
         ("deleted", "it was deleted"),
         ("limited", "had reached a limit"),
-        ("once", "not restartable"),
+        ("once", "may not be begun a second time"),
     ):
         assert camp.ended(jobs[way])["exit_status"].startswith("137")
         assert outcomes_of(camp, jobs[way]) == [Outcome.KILLED]

@@ -131,7 +131,23 @@ def test_job_without_request_is_left_alone(verify: Verifier) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "*", "a b", "-x", "$(id)", "x" * 65, "", "a|b", "a`id`", "é", ".x", "a;b"]
+    "name",
+    [
+        "../x",
+        "*",
+        "a b",
+        "-x",
+        "$(id)",
+        "x" * 65,
+        "",
+        "a|b",
+        "a`id`",
+        "é",
+        ".x",
+        "a;b",
+        "any",
+        "TRUE",
+    ],
 )
 def test_hostile_name_is_refused_with_a_sentence(verify: Verifier, name: str) -> None:
     [said] = verify(l_hard=f"env={name}")

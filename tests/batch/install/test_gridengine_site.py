@@ -16,7 +16,8 @@ import pytest
 
 from encamp.batch.gridengine.cell import with_values
 from encamp.batch.gridengine.site import GridEngineSite
-from encamp.batch.install.objects import attributes
+from encamp.batch.install.objects import ask, attributes
+from encamp.model.errors import EncampError
 from tests.batch.install.conftest import snapshot
 from tests.conftest import ENCAMP
 
@@ -103,10 +104,22 @@ def test_jobs_that_name_an_environment_get_the_variable_until_it_is_undone(site:
     # Hosts that are closed at the time are opened, since nobody would do so afterwards.
     site.qconf("-mattr", "queue", "calendar", "encamp", "main.q@node1")
     site.qconf("-mattr", "exechost", "complex_values", "bait=full", "node2")
+    installed = site.looks()
+    assert "undo: " in site.encamp("uninstall", "--dry-run").stdout
+    assert site.looks() == installed
     site.encamp("uninstall", "--yes")
     assert site.looks() == before
     assert "ENCAMP_ENVIRONMENT" not in site.variables_of()
     site.qconf("-as", "node2")
+
+
+@pytest.mark.parametrize("there", ["", "root", "root/default/common"])
+@pytest.mark.parametrize("place", ["near", "far" * 40])
+def test_host_that_knows_no_master_is_told_so(tmp_path: Path, place: str, there: str) -> None:
+    (tmp_path / place / there).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(EncampError, match="master does not answer") as raised:
+        ask({"SGE_ROOT": str(tmp_path / place / "root"), "SGE_CELL": "default"}, "-sel")
+    assert "SGE_ROOT and SGE_CELL say where" in raised.value.hint
 
 
 def test_worker_nodes_and_their_queue_are_left_alone(site: Site) -> None:

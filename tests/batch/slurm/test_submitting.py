@@ -232,7 +232,7 @@ def test_commands_without_a_script_need_the_plug_in(cluster: Cluster, user: User
         ["srun", "--comment=env:mini", "true"],
         ["salloc", "--comment=env:mini", "true"],
     ):
-        assert "submit a script with sbatch" in cluster.refused(*command, user=user)
+        assert "Only a batch script can be" in cluster.refused(*command, user=user)
     configure(cluster, spank=True)
     assert cluster.run("srun", "--comment=env:mini", "echo", "let", "through", user=user)
 

@@ -243,14 +243,14 @@ def test_a_signal_that_the_job_has_outlived_does_not_end_its_guard(
     assert door.finish(process)[0] == -signal.SIGKILL
 
 
-def gridengine(spool: Path, tmp_path: Path, restarted: int = 0) -> dict[str, str]:
+def gridengine(spool: Path, tmp_path: Path) -> dict[str, str]:
     spool.mkdir()
     (spool / "config").write_text("handle_as_binary=1\nno_shell=1\n")
     (spool / "trace").write_text("11/17/2026 06:00:00 [1000:7]: child: starting job\n")
     return {
         "JOB_ID": "5",
         "SGE_TASK_ID": "2",
-        "RESTARTED": str(restarted),
+        "RESTARTED": "0",
         "SGE_JOB_SPOOL_DIR": str(spool),
         "SGE_STARTER_SHELL_PATH": "/bin/sh",
         "SGE_STARTER_SHELL_START_MODE": "unix_behavior",
@@ -260,19 +260,32 @@ def gridengine(spool: Path, tmp_path: Path, restarted: int = 0) -> dict[str, str
     }
 
 
-@pytest.mark.parametrize(
-    ("restarted", "expected"),
-    [(0, ["qmod -rj 5.2"]), (1, ["qalter -h u 5.2", "qmod -rj 5.2"])],
-)
-def test_without_an_agent_it_has_grid_engine_begin_the_job_again(
-    absent: Door, tmp_path: Path, restarted: int, expected: list[str]
-) -> None:
+def test_without_an_agent_it_has_grid_engine_hold_the_job(absent: Door, tmp_path: Path) -> None:
     called = commands(tmp_path, "qmod", "qalter")
-    process = absent.start(*WORDS, variables=gridengine(tmp_path / "spool", tmp_path, restarted))
+    process = absent.start(*WORDS, variables=gridengine(tmp_path / "spool", tmp_path))
     guard_of(process)
     process.kill()
     assert absent.finish(process)[0] == -signal.SIGKILL
-    assert called.read_text().splitlines() == expected
+    noted, *done = called.read_text().splitlines()
+    assert noted.startswith("qalter -ac encamp_2=Encamp: its starter was killed")
+    assert noted.endswith(" 5")
+    assert done == ["qalter -h u 5.2", "qmod -rj 5.2"]
+
+
+def test_without_an_agent_a_job_that_is_deleted_meanwhile_stays_deleted(
+    absent: Door, tmp_path: Path
+) -> None:
+    called = commands(tmp_path, "qmod", "qalter")
+    spool = tmp_path / "spool"
+    process = absent.start(*WORDS, variables=gridengine(spool, tmp_path))
+    guard = guard_of(process)
+    process.kill()
+    wait_for(lambda: state(process.pid) == "Z")
+    with (spool / "trace").open("a") as trace:
+        trace.write("11/17/2026 06:00:09 [1000:7]: mapped signal TSTP to signal KILL\n")
+    assert absent.finish(process)[0] == -signal.SIGKILL
+    wait_for(lambda: not Path(f"/proc/{guard}").exists())
+    assert not called.exists()
 
 
 def test_a_job_that_grid_engine_has_killed_is_not_kept(door: Door, tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_signals_that_tell_something_wait_until_the_job_has_begun(door: Door) ->
         process.send_signal(number)
     visit.answer(b"T", b"\1\0\0\0")
     again = door.accept()
-    again.answer(b"B")
     begun = time.monotonic()
+    again.answer(b"B")
     told = [again.frame() for _ in range(3)]
     # Not at once: the job has to set its traps first.
     assert time.monotonic() - begun > SETTLING

@@ -55,6 +55,16 @@ def test_try_again_waits_as_long_as_it_was_told_and_says_why(door: Door) -> None
     assert door.finish(process) == (0, b"", b"encamp: The host is full.\n")
 
 
+def test_why_is_said_once_and_not_each_time(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    for why in (b"The host is full.", b"The host is full.", b"It is away.", b"The host is full."):
+        with door.accept() as visit:
+            visit.answer(b"T", struct.pack("<I", 1) + why)
+    door.accept().ended(0)
+    said = b"encamp: The host is full.\nencamp: It is away.\nencamp: The host is full.\n"
+    assert door.finish(process) == (0, b"", said)
+
+
 def test_a_deadly_signal_ends_the_wait_for_another_try(door: Door) -> None:
     process = door.start("slurm:mini", "--", "true")
     door.accept().answer(b"T", struct.pack("<I", 0xFFFFFFFF) + b"Later.")

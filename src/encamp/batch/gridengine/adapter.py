@@ -21,7 +21,7 @@ from encamp.batch.gridengine.answers import (
 )
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.commands import NAMES, QSUB
-from encamp.batch.gridengine.ending import check_lost
+from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, check_lost, queue_again, stays
 from encamp.batch.gridengine.opening import Opening
 from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, shepherd_of, shepherds
 from encamp.batch.offering import offered
@@ -49,8 +49,6 @@ QUEUES_LAST = 60.0
 LONGEST_REASON = 400
 MOST_SEEN = 1000
 """Shepherds that are remembered."""
-RESCHEDULED = "rescheduling"
-"""What `qmod` says of a job that it has put back."""
 
 
 class GridEngine(BatchSystem):
@@ -62,6 +60,8 @@ class GridEngine(BatchSystem):
         self._reruns: dict[str, tuple[float, bool]] = {}
         self._seen: OrderedDict[str, Shepherd] = OrderedDict()
         """Of jobs that came, the latest last."""
+        self._asked_for: dict[str, int] = {}
+        """Jobs that were asked for back: the shepherds of the runs that were lost."""
 
     # ── jobs that come to this host ──────────────────────────────────────────────────────────────
 
@@ -83,6 +83,8 @@ class GridEngine(BatchSystem):
 
     def describe(self, id: str) -> BatchJob:
         shepherd = self._seen[id] = self._shepherd(id)
+        if self._asked_for.get(id) != shepherd.pid:
+            self._asked_for.pop(id, None)
         self._seen.move_to_end(id)
         while len(self._seen) > MOST_SEEN:
             self._seen.popitem(last=False)
@@ -99,8 +101,9 @@ class GridEngine(BatchSystem):
             account="" if project == "none" else project,
             cpus=shepherd.slots,
             memory=memory_of(shepherd, requests),
+            limit=limit_of(shepherd),
             restarts=restarts_of(shepherd, detail),
-            requeue=self._may_run_again(shepherd, detail),
+            requeue=self._may_run_again_if_known(shepherd, detail),
             hosts=shepherd.hosts,
             environment=environment_asked(requests.get("env", "")),
         )
@@ -129,59 +132,102 @@ class GridEngine(BatchSystem):
         job = id.partition(".")[0]
         return read_detail(self._calls("qstat", "-xml", "-j", job, purpose=f"asking for job {id}"))
 
-    def _may_run_again(self, shepherd: Shepherd, detail: Detail | None) -> bool:
-        """What cannot be known is not run a second time."""
-        if INTERACTIVE in shepherd.config or detail is None:
+    def _may_run_again_if_known(self, shepherd: Shepherd, detail: Detail | None) -> bool | None:
+        if INTERACTIVE in shepherd.config:
             return False
+        if detail is None:
+            return None
+        try:
+            return self._may_run_again(shepherd, detail)
+        except EncampError as error:
+            if error.transient:
+                return None
+            raise
+
+    def _may_run_again(self, shepherd: Shepherd, detail: Detail) -> bool:
+        """Of a batch job."""
         if detail.rerun is not None:
             return detail.rerun
         queue = f"{shepherd.config.get('queue', '')}@{self._calls.host}"
         asked, rerun = self._reruns.get(queue, (0.0, False))
         if time.monotonic() - asked > QUEUES_LAST or not asked:
-            try:
-                text = self._calls("qconf", "-sq", queue, purpose=f"asking about {queue}")
-            except EncampError as error:
-                if error.transient:
-                    return False
-                raise
+            text = self._calls("qconf", "-sq", queue, purpose=f"asking about {queue}")
             rerun = any(values.get("rerun") == "TRUE" for values in read_values(text))
             self._reruns[queue] = (time.monotonic(), rerun)
         return rerun
 
     def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
-        config = self._shepherd(job.id).config
+        shepherd = self._shepherd(job.id)
+        config = shepherd.config
         self._note(job, reason)
         if INTERACTIVE in config:
             return GivenBack(exit_code=LATER)
         if hold and config.get("forbid_apperror", "0") == "0":
             return GivenBack(exit_code=IN_ERROR)
         if hold:
-            self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
-        if config.get("forbid_reschedule", "0") == "0":
-            return GivenBack(exit_code=AGAIN)
-        self._calls("qmod", "-rj", job.id, purpose=f"giving back job {job.id}")
-        return GivenBack(exit_code=AGAIN, wait=True)
+            self._hold(job)
+        if config.get("forbid_reschedule", "0") != "0":
+            self._queue_again(job, shepherd)
+        return GivenBack(exit_code=AGAIN)
 
     def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
         """If the starter's end is not held, it can be done only until Grid Engine notices that the
-        shepherd has ended, which it looks for once a second: so it comes before all that can
-        wait."""
-        check_lost(self._last_seen(job.id), task, held=held)
+        shepherd has ended, which it looks for once a second: so it comes before all that can wait,
+        and whether it was in time is seen when Grid Engine has cleared up."""
+        if not task.is_script:
+            raise stays(ONLY_BATCH)
+        shepherd = self._last_seen(job.id)
+        if shepherd is None or not shepherd.directory.exists():
+            if self._is_queued_again(job.id):
+                return
+            raise stays(FORGOTTEN)
+        asked_for = self._asked_for.get(job.id, shepherd.pid)
+        if asked_for != shepherd.pid:
+            return  # It runs again, on this very host.
+        if job.id not in self._asked_for:
+            check_lost(shepherd, held=held)
+            detail = self._detail(job.id)
+            if detail is None or not self._may_run_again(shepherd, detail):
+                raise stays("It may not be begun a second time.")
+            self._ask_for(job, shepherd, reason, hold=hold)
+        if not held and not self._is_queued_again(job.id):
+            raise EncampError(
+                Code.WRONG_STATE, "Grid Engine has not noticed the job's end yet.", transient=True
+            )
+
+    def _ask_for(self, job: BatchJob, shepherd: Shepherd, reason: str, *, hold: bool) -> None:
+        """Once for each run."""
         if hold:
-            self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
-        said = self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
-        if RESCHEDULED not in said:
-            raise EncampError(Code.WRONG_STATE, f"Grid Engine says: {said.strip()[:200]}.")
+            self._hold(job)
+        self._queue_again(job, shepherd)
+        self._asked_for[job.id] = shepherd.pid
         self._note(job, reason)
 
-    def _last_seen(self, id: str) -> Shepherd:
-        """Its shepherd, which may have ended."""
+    def _queue_again(self, job: BatchJob, shepherd: Shepherd) -> None:
+        """If that cannot be written down where Grid Engine looks for it, it is said; then the job
+        must not begin before this run's end was told, and is held."""
+        try:
+            queue_again(shepherd)
+        except EncampError:
+            if not shepherd.directory.exists():
+                raise
+            self._hold(job)
+            self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
+
+    def _last_seen(self, id: str) -> Shepherd | None:
+        """Its shepherd, which may have ended; None: it has, and was not seen."""
         try:
             return self._shepherd(id)
         except EncampError:
-            if id not in self._seen:
-                raise
-        return self._seen[id]
+            return self._seen.get(id)
+
+    def _is_queued_again(self, id: str) -> bool:
+        """One that was here, and runs or waits now to run elsewhere."""
+        here = f"@{self._calls.host}"
+        return any("q" in job.state or not job.queue.endswith(here) for job in self._listed(id))
+
+    def _hold(self, job: BatchJob) -> None:
+        self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
 
     def _note(self, job: BatchJob, reason: str) -> None:
         """Where its user reads it: `qstat -j ID`. The job goes back also if nobody can note why."""
@@ -223,6 +269,10 @@ class GridEngine(BatchSystem):
         words = ("-u", "*", "-r", "-xml", *options)
         return list(read_jobs(self._calls("qstat", *words, purpose="looking at the queue")))
 
+    def _listed(self, id: str) -> list[Listed]:
+        number, _, task = id.partition(".")
+        return [job for job in self._jobs() if job.id == number and job.has(task)]
+
     def waiting(self) -> tuple[Waiting, ...]:
         """Jobs that are held, or in error, wait for somebody and not for a host."""
         found: dict[str, Waiting] = {}
@@ -242,10 +292,9 @@ class GridEngine(BatchSystem):
         return tuple(found[name] for name in sorted(found))
 
     def standing(self, id: str) -> JobStanding | None:
-        number, _, task = id.partition(".")
-        if not number.isdigit():
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", id) is None:
             return None
-        listed = [job for job in self._jobs() if job.id == number and job.has(task)]
+        listed = self._listed(id)
         detail = self._detail_if_it_answers(id)
         if not listed or detail is None:
             return None
@@ -274,16 +323,24 @@ def owner_of(name: str) -> int:
 
 
 def memory_of(shepherd: Shepherd, requests: Mapping[str, str]) -> int | None:
-    """A limit counts for each slot, unless it is one of the whole job."""
-    limit = amount(shepherd.config.get("h_vmem", ""))
+    limit = limit_of(shepherd)
     if limit is not None:
-        whole = shepherd.config.get("h_vmem_is_consumable_job", "0") != "0"
-        return limit if whole else limit * shepherd.slots
+        return limit
     for name in MEMORY_REQUESTS:
         asked = amount(requests.get(name, ""))
         if asked:
             return asked * shepherd.slots
     return None
+
+
+def limit_of(shepherd: Shepherd) -> int | None:
+    """It counts for each slot, unless it is one of the whole job. Grid Engine ends jobs whose
+    processes hold more than that together."""
+    limit = amount(shepherd.config.get("h_vmem", ""))
+    if limit is None:
+        return None
+    whole = shepherd.config.get("h_vmem_is_consumable_job", "0") != "0"
+    return limit if whole else limit * shepherd.slots
 
 
 def restarts_of(shepherd: Shepherd, detail: Detail | None) -> int:

@@ -28,6 +28,9 @@ UNREACHABLE = (
     "got select error",
     "no qmaster",
     "act_qmaster",
+    "SGE_ROOT directory",
+    "cell directory",
+    'error: fopen("',  # of a file in the cell's directory, whose name it may cut short
     "could not get",
     "can't get configuration",
     "nothing for",
@@ -120,6 +123,7 @@ def meant(error: EncampError, purpose: str) -> EncampError:
         return EncampError(
             Code.UNREACHABLE,
             f"Grid Engine's master does not answer while {purpose}.",
+            "Is it running, and is this one of its hosts? SGE_ROOT and SGE_CELL say where it is.",
             transient=True,
             detail=said,
         )

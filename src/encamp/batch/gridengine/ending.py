@@ -1,14 +1,15 @@
 """How a job has ended whose starter is gone: by the starter's death alone, or as somebody has
 wanted it. Its shepherd has written that down, in a directory that is there until Grid Engine has
-noticed the job's end."""
+noticed the job's end, and where the job can be asked for back until then."""
 
 from __future__ import annotations
 
 import re
 import signal
 
+from encamp import programs
+from encamp.batch.gridengine.calls import SILENCE
 from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, settings_in
-from encamp.model.batch import Task
 from encamp.model.errors import Code, EncampError
 
 USAGE, TRACE = "usage", "trace"
@@ -16,13 +17,20 @@ USAGE, TRACE = "usage", "trace"
 The second is the job's own file, too: who changes it changes what becomes of one job of theirs."""
 ASKED = re.compile(r"mapped signal \w+ to signal KILL")
 """Whatever Grid Engine ends a job for, it asks its shepherd to."""
+FORGOTTEN = "Grid Engine has forgotten the job already."
+ONLY_BATCH = "Only batch jobs can be queued again."
+NO_ROOM = "noresources"
+"""A file whose name says so of the host: however the job has ended, Grid Engine queues it again
+when it notices that, as after exit code 99. `qmod -rj` would queue it again at once, also while
+the first run is there: if that is told after the second has begun, on a host where other jobs come
+and go, Grid Engine takes it for the end of the second."""
 
 
-def check_lost(shepherd: Shepherd, task: Task, *, held: bool) -> None:
+def check_lost(shepherd: Shepherd, *, held: bool) -> None:
     """Raises an error if it is not certain that only the starter was killed. `held`: that is
     certain, but for whether Grid Engine has done it."""
-    if INTERACTIVE in shepherd.config or not task.is_script:
-        raise stays("Only batch jobs can be queued again.")
+    if INTERACTIVE in shepherd.config:
+        raise stays(ONLY_BATCH)
     if not held:
         _check_killed(shepherd)
     try:
@@ -33,12 +41,26 @@ def check_lost(shepherd: Shepherd, task: Task, *, held: bool) -> None:
         raise stays("Grid Engine has ended the job: it was deleted, or had reached a limit.")
 
 
+def queue_again(shepherd: Shepherd) -> None:
+    """When Grid Engine notices the job's end. In vain if it has just noticed. Done by whom the
+    directory belongs to: it may be on a server that lets root do nothing."""
+    try:
+        owner = shepherd.directory.stat()
+        programs.run(
+            ["touch", shepherd.directory / NO_ROOM],
+            purpose=f"asking Grid Engine to queue job {shepherd.id} again",
+            code=Code.COMMAND_FAILED,
+            account=(owner.st_uid, owner.st_gid),
+            silence=SILENCE,
+        )
+    except OSError as error:
+        raise stays(FORGOTTEN) from error
+
+
 def _check_killed(shepherd: Shepherd) -> None:
     try:
         usage = settings_in(shepherd.left(USAGE))
     except OSError as error:
-        if not shepherd.directory.exists():
-            raise stays("Grid Engine has forgotten the job already.") from error
         raise EncampError(
             Code.WRONG_STATE, f"Grid Engine's job {shepherd.id} has not ended yet.", transient=True
         ) from error

@@ -102,7 +102,8 @@ verify() {
         wanted=${value%"|$anywhere"}
         without "$hard" env
         hard=$value
-        if [[ ! $wanted =~ $name_pattern ]]; then
+        # Grid Engine itself says TRUE of a request without a value.
+        if [[ ! $wanted =~ $name_pattern || $wanted == "$anywhere" || $wanted == TRUE ]]; then
             reject "No environment can have the name that was asked for by -l env=: use letters, digits, dots, dashes and underlines, 64 at most."
             return
         fi

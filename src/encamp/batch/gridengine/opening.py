@@ -40,7 +40,12 @@ class Opening:
     def instances(self) -> list[Instance]:
         """The queues of this host that start their jobs by Encamp."""
         purpose = f"looking at the queues of {self._host}"
-        text = self._calls("qstat", "-f", "-xml", "-q", f"*@{self._host}", purpose=purpose)
+        try:
+            text = self._calls("qstat", "-f", "-xml", "-q", f"*@{self._host}", purpose=purpose)
+        except EncampError as error:
+            if error.code is Code.COMMAND_FAILED and not error.detail.strip():
+                return []  # Which is all that it says of a host without a queue.
+            raise
         states = read_states(text)
         if not states:
             return []
@@ -59,11 +64,11 @@ class Opening:
     def look(self) -> Bait:
         instances = self.instances()
         if not instances:
-            sentence = f"No queue of {self._host} starts its jobs by {STARTER}."
-            return Bait(state=BaitState.UNKNOWN, reason=sentence)
+            return Bait(state=BaitState.UNKNOWN, reason=self._none())
         state = judge(instances)
         if state is BaitState.OPEN:
-            return Bait(state=state)
+            # Hosts that change one queue at the same time can undo each other's change.
+            return Bait(state=state, partly=any(each.calendar == CALENDAR for each in instances))
         if state is BaitState.UNKNOWN:
             sentence = f"Grid Engine has not heard of {self._host} for a while."
             return Bait(state=state, reason=sentence)
@@ -101,12 +106,27 @@ class Opening:
 
     def close_for_good(self, reason: str) -> None:
         """As an administrator does it."""
+        instances = self._some_instances()
         self.say(reason)
-        self.enable("-d", [e for e in self.instances() if DISABLED not in e.state])
+        self.enable("-d", [each for each in instances if DISABLED not in each.state])
 
     def open_for_good(self) -> None:
-        self.enable("-e", [each for each in self.instances() if DISABLED in each.state])
+        self.enable("-e", [each for each in self._some_instances() if DISABLED in each.state])
         self.open()
+
+    def _some_instances(self) -> list[Instance]:
+        instances = self.instances()
+        if not instances:
+            raise EncampError(
+                Code.WRONG_STATE,
+                self._none(),
+                "Add the host to a queue (qconf -aattr queue hostlist HOST QUEUE), or see "
+                "'encamp batch install gridengine'.",
+            )
+        return instances
+
+    def _none(self) -> str:
+        return f"No queue of {self._host} starts its jobs by {STARTER}."
 
     # ── how ──────────────────────────────────────────────────────────────────────────────────────
 

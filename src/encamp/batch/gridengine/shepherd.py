@@ -8,8 +8,10 @@ job may have. Neither can be changed by the job.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from encamp.batch.ancestors import PROC, nearest, real_uid
 PROGRAM = re.compile(r"sge_shepherd( \(deleted\))?")
 DIRECTORY = re.compile(r"(?:/.*)?/active_jobs/(\d+)\.(\d+)(?:/([^/]+))?(?: \(deleted\))?")
 """Of a job's task, and of a program that it has started on another of its hosts."""
+LARGEST = 16 << 20
+"""Bytes of one of its files; the largest has the job's variables."""
 INTERACTIVE = "qrsh_control_port"
 """Only these jobs have it: somebody sits before them."""
 
@@ -45,11 +49,11 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
 
     def file(self, name: str) -> str:
         """A file of the job's directory, which is the shepherd's own."""
-        return (PROC / str(self.pid) / "cwd" / name).read_text(errors="replace")
+        return _read(PROC / str(self.pid) / "cwd" / name)
 
     def left(self, name: str) -> str:
         """The same when the shepherd may have ended."""
-        return (self.directory / name).read_text(errors="replace")
+        return _read(self.directory / name)
 
     @property
     def mark(self) -> int | None:
@@ -111,9 +115,18 @@ def read_shepherd(process: Path) -> Shepherd | None:
         pid=int(process.name),
         task=f"{directory[1]}.{directory[2]}",
         part=directory[3] or "",
-        config=settings_in((process / "cwd" / "config").read_text(errors="replace")),
+        config=settings_in(_read(process / "cwd" / "config")),
         directory=place,
     )
+
+
+def _read(path: Path) -> str:
+    """Some of these files are the job's, too: what it makes of them costs us nothing."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_size > LARGEST:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read(LARGEST).decode(errors="replace")
 
 
 def settings_in(text: str) -> dict[str, str]:

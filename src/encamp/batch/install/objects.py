@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from encamp import programs
+from encamp.batch.gridengine.calls import meant
 from encamp.batch.install.changes import Object
 from encamp.model.errors import Code, EncampError
 
@@ -148,13 +149,20 @@ def _withdraw(around: dict[str, str], name: str) -> None:
 
 
 def ask(surroundings: dict[str, str], *arguments: str) -> str:
-    return programs.run(
-        ["qconf", *arguments],
-        purpose="asking Grid Engine" if arguments[0].startswith("-s") else "changing Grid Engine",
-        code=Code.COMMAND_FAILED,
-        environment={**os.environ, **surroundings},
-        silence=60,
-    )
+    purpose = "asking Grid Engine" if arguments[0].startswith("-s") else "changing Grid Engine"
+    try:
+        return programs.run(
+            ["qconf", *arguments],
+            purpose=purpose,
+            code=Code.COMMAND_FAILED,
+            environment={**os.environ, **surroundings},
+            silence=60,
+        )
+    except EncampError as error:
+        understood = meant(error, purpose)
+        if understood.code is Code.UNREACHABLE:
+            raise understood from error
+        raise
 
 
 def _pass(surroundings: dict[str, str], option: str, text: str, name: str = "described") -> None:

@@ -77,7 +77,7 @@ class Pbs(BatchSystem):
     def describe(self, id: str) -> BatchJob:
         behind = self._slurm.describe(id)
         told = self._job(id)
-        if told is None or told.get("job_state") not in ("R", "S"):
+        if told is None or told.get("job_state") not in ("R", "S", "E"):
             raise EncampError(Code.WRONG_STATE, f"PBS' job {id} does not run.")
         return msgspec.structs.replace(
             behind,

@@ -215,7 +215,8 @@ local function submit(job, partitions, uid)
       if rules.spank then
          note(job, name)
       elseif named then
-         refuse("srun and salloc cannot name an environment here; submit a script with sbatch.")
+         refuse("Only a batch script can be in an environment here: srun and salloc cannot, nor can "
+            .. "components of a job that have no script (name it in an #SBATCH line of the first).")
       end
       return
    end

@@ -19,6 +19,8 @@ enum {
     ALLOWED_TRIES = 200, /* a millisecond each, until we have allowed it */
     LONGEST_MS = 24 * 3600 * 1000, /* an agent waits for a batch system that is away */
     DOOR_MS = PATIENCE_MS / 2, /* Slurm closes nodes on which it cannot end a job for a minute */
+    DOOR_LONG_MS = PATIENCE_MS * 10, /* Grid Engine waits, and without an agent jobs are held */
+    LOOK_MS = 2000, /* between two looks at whether somebody has ended the job meanwhile */
 };
 
 static const char title[] = "encamp-guard";
@@ -97,6 +99,17 @@ static bool outlive(pid_t starter)
     }
 }
 
+static int open_door_for(const struct job *job)
+{
+    uint32_t patience = job->system == GRIDENGINE ? DOOR_LONG_MS : DOOR_MS;
+    uint64_t start = now_ms();
+    int door = -1;
+
+    while (door < 0 && now_ms() - start < patience && !job_was_ended(job))
+        door = door_open(patience < LOOK_MS ? patience : LOOK_MS, NULL);
+    return door;
+}
+
 /* What is said is for nobody: our streams lead nowhere. */
 static void have_it_decided(struct job *job)
 {
@@ -110,7 +123,7 @@ static void have_it_decided(struct job *job)
         continue; /* what came before was for a job that has outlived it */
     request_make(&request, job);
     while (!job_was_ended(job) && now_ms() - start < LONGEST_MS) {
-        int door = door_open(DOOR_MS, NULL);
+        int door = open_door_for(job);
 
         if (door >= 0) {
             answer = talk(door, &request, &begun);
@@ -118,10 +131,8 @@ static void have_it_decided(struct job *job)
         }
         if (answer.kind == PLAIN)
             return;
-        if (door < 0 || answer.kind == SILENT) {
-            ask_for_it_back(job);
-            return;
-        }
+        if (door < 0 || answer.kind == SILENT)
+            break;
         pause_for(answer.kind == AGAIN ? answer.milliseconds : STEP_FIRST_MS);
     }
     if (!job_was_ended(job))

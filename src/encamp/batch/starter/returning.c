@@ -72,14 +72,21 @@ bool job_was_ended(const struct job *job)
     return job->system == GRIDENGINE && gridengine_has_killed();
 }
 
+/* Held: if it began anew before Grid Engine has heard of this run's end, it could take that for the
+   end of the other one. */
 static void reschedule(void)
 {
     const char *place = variable("SGE_BINARY_PATH");
-    char id[128];
+    char id[128], why[256];
+    const char *noting[] = {"qalter", "-ac", why, variable("JOB_ID"), NULL};
     const char *holding[] = {"qalter", "-h", "u", id, NULL}, *words[] = {"qmod", "-rj", id, NULL};
 
     gridengine_id(id, sizeof id);
-    if (atoi(variable("RESTARTED")) == 0 || run(place, holding))
+    const char *task = strchr(id, '.');
+    snprintf(why, sizeof why, "encamp%s%s=Encamp: its starter was killed and no agent came; qrls "
+             "lets it go", task == NULL ? "" : "_", task == NULL ? "" : task + 1);
+    run(place, noting);
+    if (run(place, holding))
         run(place, words);
 }
 

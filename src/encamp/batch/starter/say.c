@@ -37,6 +37,20 @@ void say_bytes(const uint8_t *text, size_t length)
     put(line, used);
 }
 
+/* Who waits for long is told why once, and not each time that it asks. */
+void say_news(const uint8_t *text, size_t length)
+{
+    static uint8_t last[512];
+    static size_t last_length;
+    size_t part = length < sizeof last ? length : sizeof last;
+
+    if (length == last_length && memcmp(text, last, part) == 0)
+        return;
+    memcpy(last, text, part);
+    last_length = length;
+    say_bytes(text, length);
+}
+
 static void say_list(const char *format, va_list list)
 {
     char text[2048];

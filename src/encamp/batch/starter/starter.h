@@ -136,6 +136,7 @@ void ask_for_it_back(const struct job *job); /* after its starter's end, of the 
 /* say.c: all on stderr, as `encamp: ...` */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void say_bytes(const uint8_t *text, size_t length);
+void say_news(const uint8_t *text, size_t length); /* unless it was said just before */
 _Noreturn void fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 uint64_t now_ms(void);

@@ -224,7 +224,7 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
         if (answer->milliseconds > AGAIN_MOST_MS)
             answer->milliseconds = AGAIN_MOST_MS;
         if (length > 4)
-            say_bytes(body + 4, length - 4);
+            say_news(body + 4, length - 4);
         return !talk->running;
     case 'N':
         say_bytes(body, length);
