@@ -108,10 +108,12 @@ def test_limit_of_the_control_group_leaves_room_for_the_machines_process() -> No
     assert size.memory % choosing.STEP == 0
     # Without a grant, it is the limit alone that counts.
     assert choose_size(JOB, Task(), SMALL, SETTINGS, 512 * MIB).memory == SMALL.size.memory
+    limited = granted(memory=512 * MIB, limit=512 * MIB)
+    assert choose_size(limited, Task(), SMALL, SETTINGS, None) == size
 
 
 def test_too_little_memory_is_said_to_be_so() -> None:
-    with pytest.raises(EncampError, match=r"may use 70 MiB .* needs at least 96 MiB"):
+    with pytest.raises(EncampError, match=r"needs at least 96 MiB .* may have 70 MiB"):
         choose_size(granted(memory=70 * MIB), Task(), SMALL, SETTINGS, None)
 
 

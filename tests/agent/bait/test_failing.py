@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from encamp.agent.bait.errand import Fault
 from encamp.agent.bait.failing import (
     LONGEST_DELAY,
     MOST_ENVIRONMENTS,
@@ -122,8 +123,80 @@ def test_if_the_agents_own_machine_fails_too_everybody_leaves_it_alone(failing: 
     failing.tried("sl7", "It never answered either.", 110.0)
     assert list(failing.closing(111.0)) == ["sl7"]
     assert "It never answered either." in failing.may_try("sl7", BOB, 111.0)
-    assert failing.to_try(111.0) == []
+    assert failing.to_try(111.0) == failing.to_try(169.0) == []
     assert failing.may_try("sl7", ALICE, 410.0) == failing.may_try("sl7", BOB, 410.0) == ""
+
+
+def test_what_fails_for_everybody_is_tried_again_and_ends_when_it_comes_up(
+    failing: Failing,
+) -> None:
+    fail(failing, 3)
+    failing.tried("sl7", "It never answered either.", 110.0)
+    assert failing.to_try(171.0) == ["sl7"]
+    failing.tried("sl7", "It never answered either.", 171.0)
+    assert failing.to_try(200.0) == []
+    assert failing.may_try("sl7", BOB, 240.0) != ""
+    failing.tried("sl7", "", 250.0)
+    assert failing.may_try("sl7", ALICE, 251.0) == failing.may_try("sl7", BOB, 251.0) == ""
+    assert list(failing.closing(251.0)) == failing.to_try(251.0) == []
+
+
+def test_what_nobody_asks_for_any_more_is_not_tried_for_ever(failing: Failing) -> None:
+    fail(failing, 3)
+    now, tried = 110.0, 0
+    while now < 10000.0:
+        if failing.to_try(now):
+            failing.tried("sl7", "It never answers.", now)
+            tried += 1
+        now += 1.0
+    assert 1 < tried < 7
+    assert failing.may_try("sl7", BOB, 1000.0) == ""
+
+
+def test_an_image_that_the_agent_cannot_get_is_everybodys_affair(failing: Failing) -> None:
+    for _ in range(3):
+        failing.failed("sl7", "It cannot be built.", ALICE, 100.0, Fault.UNFETCHED)
+    assert "It cannot be built." in failing.may_try("sl7", BOB, 101.0)
+    assert list(failing.closing(101.0)) == failing.to_try(160.0) == ["sl7"]
+    failing.tried("sl7", "", 110.0)
+    assert failing.may_try("sl7", ALICE, 111.0) == failing.may_try("sl7", BOB, 111.0) == ""
+
+
+def test_mistake_of_the_host_is_everybodys_affair(failing: Failing) -> None:
+    for _ in range(3):
+        failing.failed("sl7", "There is a mistake.", ALICE, 100.0, Fault.UNDESCRIBED)
+    assert "There is a mistake." in failing.may_try("sl7", BOB, 101.0)
+
+
+@pytest.mark.parametrize(("up", "closed"), [(90.0, False), (100.0 - SETTINGS.pause, True)])
+def test_host_on_which_others_came_up_just_before_stays_open(
+    failing: Failing, up: float, closed: bool
+) -> None:
+    failing.came_up("sl7", ALICE, up)
+    failing.came_up("debian12", BOB, up)
+    fail(failing, 2)
+    fail(failing, 1, owner=BOB)
+    assert failing.may_try("sl7", CAROL, 101.0) != ""
+    assert list(failing.closing(101.0)) == (["sl7"] if closed else [])
+
+
+def test_what_is_forgotten_may_be_tried_also_by_the_next_agent(
+    failing: Failing, tmp_path: Path
+) -> None:
+    fail(failing, 3)
+    failing.forget()
+    after = Failing(Home(tmp_path), SETTINGS)
+    after.load()
+    assert failing.may_try("sl7", ALICE, 101.0) == after.may_try("sl7", ALICE, 101.0) == ""
+
+
+def test_a_trial_from_before_says_nothing_about_what_is_there_now(failing: Failing) -> None:
+    fail(failing, 3)
+    failing.trying("sl7", 101.0)
+    failing.forget()
+    failing.tried("sl7", "no kernel", 102.0)
+    assert failing.may_try("sl7", ALICE, 103.0) == failing.may_try("sl7", BOB, 103.0) == ""
+    assert failing.closing(103.0) == {}
 
 
 def test_if_the_agents_own_machine_comes_up_only_that_owner_is_left_alone(
@@ -182,7 +255,7 @@ def test_a_machine_of_that_owners_ends_it(failing: Failing) -> None:
 def test_two_owners_need_no_trial_and_close_the_host(failing: Failing) -> None:
     fail(failing, 2)
     fail(failing, 1, owner=BOB)
-    assert list(failing.closing(101.0)) == ["sl7"]
+    assert list(failing.closing(101.0)) == failing.to_try(160.0) == ["sl7"]
     assert failing.to_try(101.0) == []
     assert failing.may_try("sl7", CAROL, 101.0) != ""
 
@@ -201,7 +274,7 @@ def test_machines_that_were_killed_say_nothing_of_the_environment_without_a_tria
     failing: Failing,
 ) -> None:
     for owner in (ALICE, BOB, BOB, CAROL):
-        failing.failed("sl7", "It was ended.", owner, 100.0, killed=True)
+        failing.failed("sl7", "It was ended.", owner, 100.0, Fault.KILLED)
     assert list(failing.closing(101.0)) == []
     assert [failing.may_try("sl7", one, 101.0) for one in (ALICE, BOB, CAROL)] == ["", "", ""]
     assert failing.to_try(101.0) == ["sl7"]
@@ -318,7 +391,8 @@ def test_whatever_one_owner_does_alone_concerns_nobody_else(
     for seconds, what in happens:
         now += seconds
         if what in "fk":
-            row = failed(row, "why", ALICE, settings, now, killed=what == "k")
+            fault = Fault.KILLED if what == "k" else Fault.UNCLEAR
+            row = failed(row, "why", ALICE, settings, now, fault)
         elif what == "r":
             row = came_up(row, BOB, settings, now) or Row()
         elif is_to_be_tried(row, settings, now):

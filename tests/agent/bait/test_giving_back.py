@@ -47,6 +47,7 @@ def test_job_for_which_there_is_no_room_is_tried_and_goes_back(host: Host, alice
     assert done.returncode == AGAIN
     (back,) = host.returned(id)
     assert (back.hold, "Not enough memory" in back.reason) == (False, True)
+    assert b"--memory" not in done.stderr, "which is no option of a batch system's"
 
 
 def test_machine_that_does_not_get_ready_gives_the_job_back(host: Host, alice: Person) -> None:

@@ -106,6 +106,13 @@ def test_job_that_kills_itself_ends_by_that_signal(host: Host, alice: Person) ->
     assert host.run(alice, "/bin/sh", "-c", "kill -USR1 $$").returncode == -signal.SIGUSR1
 
 
+def test_job_that_uses_up_its_machines_memory_is_told_so(host: Host, alice: Person) -> None:
+    script = "x=aaaaaaaaaa; while :; do x=$x$x; done"
+    done = host.run(alice, "/bin/sh", "-c", script)
+    assert done.returncode == -signal.SIGKILL
+    assert b"encamp: The memory of the machine ran out" in done.stderr
+
+
 def test_command_that_is_not_there_ends_as_a_shell_would_say(host: Host, alice: Person) -> None:
     done = host.run(alice, "/no/such/program")
     assert done.returncode == 127

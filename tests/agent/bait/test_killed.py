@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -225,6 +226,25 @@ def test_nobody_keeps_room_for_a_job_that_is_over(host: Host, counted: Counted) 
     kill(host, job, "starter")
     assert job.end().returncode == -signal.SIGKILL
     host.nothing_left()
+
+
+def test_job_that_ended_before_its_starter_was_killed_is_done(host: Host, counted: Counted) -> None:
+    """Which the machine alone knew then."""
+    job = counted.start("mini")
+    counted.wait_until_begun()
+    (worker,) = host.workers()
+    os.kill(worker, signal.SIGSTOP)
+    counted.go.touch()
+    host.wait_for("its end", lambda: counted.times() == (1, 1))
+    # What its last command was is seen a moment before it has ended.
+    time.sleep(1.5)
+    kill(host, job, "starter")
+    os.kill(worker, signal.SIGCONT)
+    assert job.end().returncode == -signal.SIGKILL
+    host.nothing_left()
+    (record,) = found(host.home, id=counted.id)
+    assert (record.outcome, record.exit_code) == (Outcome.DONE, CODE)
+    assert (host.returned(counted.id), counted.times()) == ([], (1, 1))
 
 
 @pytest.mark.parametrize("stage", ["making", "waiting", "running", "ending"])

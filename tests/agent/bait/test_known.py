@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from encamp.agent.bait.opening import STOPPED
 from tests.agent.bait.hosting import Host, Person
 from tests.conftest import ENCAMP
 
@@ -134,7 +135,7 @@ def test_an_agent_that_is_stopped_closes_the_bait_and_the_next_one_opens_it(
     closed = host.notes / "closed"
     host.wait_for("an open bait", lambda: not closed.exists())
     host.stop_agent()
-    assert closed.read_text() == "the agent of this host is stopped"
+    assert closed.read_text() == STOPPED
     host.start_agent()
     host.wait_for("an open bait", lambda: not closed.exists())
     assert host.run(alice, "/bin/true").returncode == 0

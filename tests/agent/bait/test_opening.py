@@ -57,6 +57,12 @@ def test_a_host_with_room_is_left_open() -> None:
     assert decided(ROOMY) == Nothing("there is room")
 
 
+def test_what_is_open_in_part_is_opened_or_closed_in_whole() -> None:
+    partly = Bait(state=BaitState.OPEN, partly=True)
+    assert decided(ROOMY, partly) == Opening("there is room again")
+    assert isinstance(decided(with_room(machines=4), partly), Closing)
+
+
 @pytest.mark.parametrize(
     ("host", "cause", "words"),
     [

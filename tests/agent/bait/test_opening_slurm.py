@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from encamp.agent.bait.opening import Host
+from encamp.agent.bait.opening import STOPPED, Host
 from encamp.agent.bait.watching import Watch, read_told
 from encamp.agent.properties.finding import Plugins
 from encamp.agent.properties.reader import Reader
@@ -153,7 +153,7 @@ async def test_an_agent_that_ends_closes_and_the_next_one_opens(node: Node) -> N
     with pytest.raises(asyncio.CancelledError):
         await task
     assert node.state() == "drained"
-    assert "the agent of this host is stopped" in node.reason()
+    assert STOPPED in node.reason()
     node.another_agent()
     node.opens(4096)
 

@@ -52,13 +52,13 @@ def test_settings_are_read_anew_for_jobs_that_come_afterwards(host: Host, alice:
     assert early.process.stdout is not None
     assert early.process.stdout.readline() == b"up\n"
     try:
-        reloaded(host, "environments: [patient]\n", "has other settings")
+        reloaded(host, "environments: [patient]\n", "has read its settings")
         assert host.run(alice, "/bin/true").returncode == 77
         assert not (host.notes / "closed").exists()
-        reloaded(host, "environments: [mini]\nmachines: 1\n", "has other settings")
+        reloaded(host, "environments: [mini]\nmachines: 1\n", "has read its settings")
         # One is there already.
         host.wait_for("a closed bait", lambda: (host.notes / "closed").exists())
-        reloaded(host, "", "has other settings")
+        reloaded(host, "", "has read its settings")
         host.wait_for("an open bait", lambda: not (host.notes / "closed").exists())
         early.process.communicate(b"go\n", timeout=PATIENCE)
         assert early.process.returncode == 5
@@ -68,10 +68,10 @@ def test_settings_are_read_anew_for_jobs_that_come_afterwards(host: Host, alice:
 
 def test_mistake_in_new_settings_leaves_the_old_ones_in_force(host: Host, alice: Person) -> None:
     try:
-        reloaded(host, "environments: [patient]\n", "has other settings")
+        reloaded(host, "environments: [patient]\n", "has read its settings")
         reloaded(host, "trise: 4\n", "goes on as before")
         assert host.run(alice, "/bin/true").returncode == 77
-        reloaded(host, "", "has other settings")
+        reloaded(host, "", "has read its settings")
         assert host.run(alice, "/bin/true").returncode == 0
     finally:
         restarted(host)

@@ -180,8 +180,8 @@ def test_a_batch_system_that_is_away_is_waited_for(
 ) -> None:
     away = EncampError(Code.UNREACHABLE, "Slurm's controller is away.", transient=True)
     for name in ("PATIENCE", "ORPHANED"):
-        monkeypatch.setattr(settling, name, 0.2)
-    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.05)
+        monkeypatch.setattr(settling, name, 1.0)
+    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.1)
     assert settle(home, Deciding(*[away] * 20, None), gone).outcome is Outcome.GIVEN_BACK
 
 

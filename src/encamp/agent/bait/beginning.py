@@ -28,7 +28,7 @@ from encamp.agent.commands.directory import OWN
 from encamp.agent.commands.supervising import Commands
 from encamp.batch.system import BatchSystem
 from encamp.bus.messages import Claim
-from encamp.describe.environments import check_use, find_environment
+from encamp.describe.environments import check_use
 from encamp.model.batch import BatchJob, BatchSettings, Offered, Task
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
@@ -74,11 +74,17 @@ class Beginning:
         """By job, step and environment."""
 
     async def begin(
-        self, visit: Visit, job: BatchJob, task: Task, name: str, user: User, host: Former | None
+        self,
+        visit: Visit,
+        job: BatchJob,
+        task: Task,
+        environment: Environment,
+        user: User,
+        host: Former | None,
     ) -> None:
         """`host`: who has the machine that it joins. Tasks of a step that begin together have one
         machine, which the first of them has made."""
-        environment = await self._in_thread(lambda: find_environment(name))
+        name = environment.name
         check_use(environment, user)
         check_no_nodes(environment)
         if host is None and task.together:

@@ -20,10 +20,10 @@ import msgspec
 
 from encamp.agent.bait import frames
 from encamp.agent.bait.calling import Calling
-from encamp.agent.bait.errand import KILLED, Carried, Errand
+from encamp.agent.bait.errand import KILLED, Carried, Errand, told_of
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.bait.handing import Handed
-from encamp.agent.bait.housing import OURS, Housing
+from encamp.agent.bait.housing import Housing, fault_of
 from encamp.agent.bait.inside import exec_of, interpreter_of
 from encamp.agent.bait.line import Line
 from encamp.agent.bait.lodging import Lodging
@@ -37,7 +37,7 @@ from encamp.agent.phases import Phases
 from encamp.agent.run import Control
 from encamp.agent.streams import attend
 from encamp.guest.channel import Channel, Exec, Exit, Kind
-from encamp.machines.qemu import Engine, MachineKilledError
+from encamp.machines.qemu import Engine
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, Phase
@@ -50,6 +50,8 @@ DEADLY = frozenset(
 
 QUIET = 60.0
 """Seconds after which a starter that waits for an image is told how far it is."""
+LAST = 3.0
+"""Seconds in which a machine whose starter is gone tells how its command has ended."""
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 """Seconds after which one that failed to begin comes again."""
@@ -103,6 +105,8 @@ class Carrying:
         self._line = Line(handed.connection)
         self._streams = FileStreams(handed.input, handed.output, handed.error)
         self._control = Control()
+        self._deserted = False
+        """Its starter is gone, and its command was killed if it was there."""
         self._killed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._line.on_signal = self._signalled
         self._calling = Calling(self._line, self._asked, errand.commands, errand.environment)
@@ -137,7 +141,8 @@ class Carrying:
                 peak_memory=used.peak_memory,
             )
         # With that its batch system may end everything that is left of it, this process included.
-        self._telling.used(self._carried.cpu_seconds, self._carried.peak_memory)
+        with suppress(OSError):
+            self._telling.used(self._carried.cpu_seconds, self._carried.peak_memory)
         self._say_end(ended)
         self._line.close()
         return self._carried
@@ -155,11 +160,22 @@ class Carrying:
                 return working.result()
             if self._killed.done():
                 raise KilledError(self._killed.result())
-            raise DesertedError
+            return await self._unless_killed(working)
         finally:
             gone.cancel()
             working.cancel()
             await asyncio.wait({working, gone})
+
+    async def _unless_killed(self, working: asyncio.Task[int]) -> int:
+        """Nobody wants it any more. But its command may have ended just before: that is known only
+        in the machine, where it is killed if it has not."""
+        if self._carried.began:
+            self._deserted = True
+            self._control.signal(signal.SIGKILL)
+            await asyncio.wait({working}, timeout=LAST)
+        if not working.done():
+            raise DesertedError
+        return working.result()
 
     def _signalled(self, number: int, alone: bool) -> None:
         if number == signal.SIGWINCH:
@@ -189,10 +205,11 @@ class Carrying:
             self._line.close()
         else:
             delay = min(LONGEST_DELAY, FIRST_DELAY * 2**self._errand.tries)
-            self._line.say(frames.again(delay, str(error)))
-        blamed = not (self._carried.came_up or self._errand.host) and error.code not in OURS
-        killed = isinstance(error, MachineKilledError)
-        return self._note(failure=error.sentence, blamed=blamed, killed=blamed and killed)
+            self._line.say(frames.again(delay, told_of(error)))
+        fault = None
+        if not (self._carried.came_up or self._errand.host):
+            fault = fault_of(error, fetching=self._fetching is not None)
+        return self._note(failure=error.sentence, fault=fault)
 
     # ── the work ─────────────────────────────────────────────────────────────────────────────────
 
@@ -201,6 +218,7 @@ class Carrying:
         if self._fetching is not None:
             self._telling.tell(IMAGE)
             await self._fetching.done(notes)
+            self._fetching = None
         async with self._housing.machine(notes) as (machine, engine, channel):
             self._note(came_up=True)
             await until_going(self._errand.starter)
@@ -229,16 +247,21 @@ class Carrying:
                 following.cancel()
                 await asyncio.wait({following})
             how.word = _described(ended)
+        if self._deserted and (ended.kind, ended.value) == (Kind.KILLED, signal.SIGKILL):
+            raise DesertedError
         if ended.kind is Kind.NOT_FURNISHED:
             raise EncampError(Code.COPY_FAILED, f"In machine {machine.name} {ended.text}.")
         code = KILLED + ended.value if ended.kind is Kind.KILLED else ended.code
         if code == 0 and streams.trouble:
             code = Code.DISK_FULL.value  # It has not done what it was to do.
-        self._telling.tell(ENDED, machine.id, code)
+        with suppress(OSError):  # On a full disk the starter's word is enough.
+            self._telling.tell(ENDED, machine.id, code)
         self._line.say(frames.over())
         self._note(ended=code)
         if ended.kind is Kind.NOT_STARTED:
             self._line.say(frames.note(self._why_not_started(wanted, ended)))
+        elif ended.text:
+            self._line.say(frames.note(ended.text))
         return code
 
     def _why_not_started(self, wanted: Exec, ended: Exit) -> str:

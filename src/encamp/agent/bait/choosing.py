@@ -81,24 +81,25 @@ def choose_size(
     limit: int | None,
 ) -> Size:
     """By what the job was granted, divided among its tasks here. `limit`: the memory that its
-    control group may hold; the machine's process needs some for itself."""
+    control group may hold. Of all limits the machine's process needs some for itself."""
     default = settings.size or environment.size
     tasks = max(1, task.count)
     whole = job.cpus or 1
     part = whole if task.cpus is None else max(1, min(whole, task.cpus))
     cpus = default.cpus if job.cpus is None else max(1, part // tasks)
     memory = default.memory if job.memory is None else job.memory * part // whole // tasks
-    if limit is not None:
-        own = OWN + TRANSLATION_BUFFER["tcg"] * MIB + CARRIER
-        memory = min(memory, limit // tasks - own)
+    for most in (limit, job.limit):
+        if most is not None:
+            own = OWN + TRANSLATION_BUFFER["tcg"] * MIB + CARRIER
+            memory = min(memory, most // tasks - own)
     may = memory
     if memory < default.memory or job.memory is not None:
         memory = memory // STEP * STEP
     if memory < LEAST_MEMORY:
         raise EncampError(
             Code.USAGE,
-            f"Job {job.id} may use {format_bytes(max(0, may))} of memory for a machine, which"
-            f" needs at least {format_bytes(LEAST_MEMORY)}.",
+            f"A machine needs at least {format_bytes(LEAST_MEMORY)} of memory, and may have"
+            f" {format_bytes(max(0, may))} for this job.",
             "Ask the batch system for more memory.",
         )
     return Size(cpus=min(cpus, os.cpu_count() or 1), memory=memory, disk=default.disk)

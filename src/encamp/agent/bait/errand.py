@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from encamp.agent.bait.starter import Starter
 from encamp.model.batch import BatchJob, Offered, Task
+from encamp.model.errors import Code, EncampError
 from encamp.model.machine import PhaseTime
 from encamp.model.size import Size
 
@@ -49,6 +52,28 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.job.id, self.task.step, self.task.number
 
 
+class Fault(enum.Enum):
+    """Why a machine did not come up, where that was not for want of room."""
+
+    UNCLEAR = "unclear"
+    KILLED = "killed"
+    """Its process was, by a signal."""
+    UNFETCHED = "unfetched"
+    """There was none: the agent could not get the image, whoever the job's owner is."""
+    UNDESCRIBED = "undescribed"
+    """There was none: what describes the host's environments has a mistake."""
+
+
+OF_THE_HOST = frozenset({Fault.UNFETCHED, Fault.UNDESCRIBED})
+"""Faults that concern everybody, whoever was met by them."""
+
+
+def told_of(error: EncampError) -> str:
+    """What a job reads of it. How large its machine is was the batch system's decision: what the
+    command line could do about that is no hint."""
+    return error.sentence if error.code is Code.NO_ROOM else str(error)
+
+
 class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of it."""
 
@@ -61,10 +86,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its exit code, or KILLED and the signal; None: it did not come to its end."""
     failure: str = ""
     """Why not."""
-    blamed: bool = False
-    """The environment did not come up, and it was for no want of room."""
-    killed: bool = False
-    """The machine's process was killed by a signal before that."""
+    fault: Fault | None = None
+    """None: the environment is not to be blamed for that."""
     deserted: bool = False
     """Its starter was gone."""
     phases: tuple[PhaseTime, ...] = ()

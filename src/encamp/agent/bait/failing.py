@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from encamp.agent.bait import rows
+from encamp.agent.bait.errand import Fault
 from encamp.agent.bait.rows import Row
 from encamp.home import Home
 from encamp.local_time import local_zone
@@ -83,6 +84,8 @@ class Failing:
         self.settings = settings
         self._has_paused = paused
         self._rows: dict[str, Row] = {}
+        self._up: dict[str, float] = {}
+        """When a machine of each environment has last come up."""
 
     def change(self, settings: BatchSettings) -> None:
         self.settings = settings
@@ -107,7 +110,7 @@ class Failing:
                 f" others do, and are left alone until {_clock(row.alone[owner])}: {row.reason}"
             )
         return (
-            f"environment '{environment}' has failed {row.failures} times in a row on this host"
+            f"environment '{environment}' has failed {_times(row.failures)} on this host"
             f" and is left alone until {_clock(row.until)}: {row.reason}"
         )
 
@@ -132,12 +135,21 @@ class Failing:
         return {name: row for name, row in known if are(row, self.settings, now)}
 
     def failed(
-        self, environment: str, reason: str, owner: int, now: float, *, killed: bool = False
+        self,
+        environment: str,
+        reason: str,
+        owner: int,
+        now: float,
+        fault: Fault = Fault.UNCLEAR,
     ) -> None:
-        """A machine did not come up, and it was not for want of room. `killed`: its process was,
-        by a signal."""
+        """A machine did not come up, and it was not for want of room."""
         row = self._rows.get(environment, Row())
-        row = rows.failed(row, reason, owner, self.settings, now, killed=killed)
+        row = rows.failed(row, reason, owner, self.settings, now, fault)
+        if any(
+            name != environment and now - self.settings.pause < up <= now
+            for name, up in self._up.items()
+        ):
+            row = msgspec.structs.replace(row, others=True)
         self._rows[environment] = row
         if len(self._rows) > MOST_ENVIRONMENTS:
             del self._rows[min(self._rows, key=lambda name: self._rows[name].last)]
@@ -149,13 +161,21 @@ class Failing:
     def came_up(self, environment: str, owner: int, now: float) -> None:
         """A machine answered."""
         before = dict(self._rows)
-        self._others_came_up(environment)
+        self._others_came_up(environment, now)
         if environment in self._rows:
             row = rows.came_up(self._rows.pop(environment), owner, self.settings, now)
             if row is not None:
                 self._rows[environment] = row
         if self._rows != before:
             self._write()
+
+    def forget(self) -> None:
+        """Everything may be tried again."""
+        if self._rows:
+            LOG.info("What has failed here is forgotten: %s.", ", ".join(sorted(self._rows)))
+        self._rows = {}
+        self._write()
+        self._has_paused()
 
     def trying(self, environment: str, now: float) -> None:
         """The agent makes a machine of it."""
@@ -165,18 +185,23 @@ class Failing:
 
     def tried(self, environment: str, failure: str, now: float) -> None:
         """The agent's own machine came up, unless there is a failure."""
-        row = self._rows.get(environment, Row(last=now))
+        row = self._rows.get(environment)
+        if row is None:
+            return  # Forgotten since: it is tried with what is there now.
         if failure:
             self._rows[environment] = rows.confirmed(row, failure, self.settings, now)
             LOG.warning("Nor does the agent's own machine come up: %s", failure)
         else:
-            self._others_came_up(environment)
+            self._others_came_up(environment, now)
             self._rows[environment] = rows.cleared(row, self.settings, now)
             LOG.warning("A machine of the agent's own comes up: '%s' is all right.", environment)
         self._has_paused()
         self._write()
 
-    def _others_came_up(self, environment: str) -> None:
+    def _others_came_up(self, environment: str, now: float) -> None:
+        self._up[environment] = now
+        if len(self._up) > MOST_ENVIRONMENTS:
+            del self._up[min(self._up, key=lambda name: self._up[name])]
         for name, row in self._rows.items():
             if name != environment and not row.others:
                 self._rows[name] = msgspec.structs.replace(row, others=True)
@@ -192,6 +217,10 @@ class Failing:
             LOG.warning("What has failed here cannot be written down: %s.", error.strerror)
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times in a row"
 
 
 def _clock(moment: float) -> str:

@@ -9,12 +9,12 @@ import time
 from encamp.agent.bait.errand import Carried
 from encamp.agent.bait.frames import Asked
 from encamp.agent.bait.ground import Ground
-from encamp.agent.bait.housing import OURS, Housing
+from encamp.agent.bait.housing import Housing, fault_of
 from encamp.agent.bait.starter import is_there
 from encamp.agent.caller import as_user
 from encamp.agent.commands.stage import IMAGE, RUNNING, START
 from encamp.agent.phases import Phases
-from encamp.machines.qemu import Engine, MachineKilledError
+from encamp.machines.qemu import Engine
 from encamp.model.errors import EncampError
 from encamp.progress import Silent
 
@@ -42,11 +42,12 @@ class Hosting:
         )
 
     async def run(self) -> Carried:
-        came_up = False
+        came_up, fetching = False, self._ground.fetching
         try:
-            if self._ground.fetching is not None:
+            if fetching is not None:
                 self._ground.telling.tell(IMAGE)
-                await self._ground.fetching.done(Silent())
+                await fetching.done(Silent())
+                fetching = None
             async with self._housing.machine(Silent()) as (machine, engine, _):
                 came_up = True
                 self._ground.telling.tell(RUNNING, machine.id)
@@ -54,9 +55,10 @@ class Hosting:
         except EncampError as error:
             # A step that is killed takes the machine along, whatever that was doing.
             wanted = is_there(self._ground.errand.starter)
-            blamed = wanted and not came_up and error.code not in OURS
-            killed = blamed and isinstance(error, MachineKilledError)
-            return Carried(came_up=came_up, failure=error.sentence, blamed=blamed, killed=killed)
+            fault = None
+            if wanted and not came_up:
+                fault = fault_of(error, fetching=fetching is not None)
+            return Carried(came_up=came_up, failure=error.sentence, fault=fault)
         return Carried(came_up=True, began=True, machine=machine.id)
 
     async def _until_left(self, engine: Engine) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from encamp.agent.bait.choosing import choose_shares
-from encamp.agent.bait.errand import Errand
+from encamp.agent.bait.errand import Errand, Fault
 from encamp.agent.bait.frames import Asked
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.bait.inside import command_of
@@ -22,19 +22,28 @@ from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.reuse import Idle, may_reuse, take_idle
 from encamp.guest.channel import Channel
-from encamp.machines.qemu import Engine
+from encamp.machines.qemu import Engine, MachineKilledError
 from encamp.model.environment import Environment
-from encamp.model.errors import Code
+from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Job, MachineRequest, User
 from encamp.model.machine import Machine, Phase
 from encamp.progress import Progress
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
-OURS = frozenset({Code.USAGE, Code.NO_ROOM, Code.NOT_PERMITTED, Code.INPUT_MISSING})
+OURS = frozenset({Code.USAGE, Code.NO_ROOM, Code.DISK_FULL, Code.NOT_PERMITTED, Code.INPUT_MISSING})
 """What an environment is not to be blamed for."""
 
 Machines = AsyncIterator[tuple[Machine, Engine, Channel]]
+
+
+def fault_of(error: EncampError, *, fetching: bool) -> Fault | None:
+    """Of a machine that did not come up. `fetching`: its image was being got."""
+    if error.code in OURS:
+        return None
+    if fetching:
+        return Fault.UNFETCHED
+    return Fault.KILLED if isinstance(error, MachineKilledError) else Fault.UNCLEAR
 
 
 class Housing:

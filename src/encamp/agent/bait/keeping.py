@@ -97,9 +97,11 @@ class Keeping:
         self.watch.change(system, settings)
 
     def is_full(self) -> bool:
-        """Is there no room for another machine, as far as is known?"""
+        """Is there no room for another machine, as far as is known? A bait that is closed for what
+        fails says nothing about that."""
         told = self.watch.told
-        return told is not None and told.state is BaitState.FULL
+        closed = told is not None and told.state is BaitState.FULL
+        return closed and not self.failing.closing(time.time())
 
     def _load(self) -> None:
         self.failing.load()

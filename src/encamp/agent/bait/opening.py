@@ -15,7 +15,7 @@ import msgspec
 from encamp.model.batch import Bait, BaitState, BatchSettings, Threshold
 from encamp.model.size import MIB, format_bytes
 
-STOPPED = "the agent of this host is stopped"
+STOPPED = "no agent takes jobs on this host"
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,8 @@ def step(told: frozenset[Cause] | None, host: Host, bait: Bait, settings: BatchS
     least = settings.close if open_now else _wider(settings.close, settings.open)
     missing = lacks(host, least, settings)
     if not missing:
-        return Nothing("there is room") if open_now else Opening("there is room again")
+        whole = open_now and not bait.partly
+        return Nothing("there is room") if whole else Opening("there is room again")
     reason, causes = "; ".join(missing.values()), frozenset(missing)
     if open_now:
         return Closing(reason, causes)

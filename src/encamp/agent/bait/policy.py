@@ -3,8 +3,10 @@ business of the door's."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Protocol
 
+from encamp.agent.bait.errand import Fault
 from encamp.model.batch import BatchJob
 from encamp.model.batch_record import BatchRecord, Outcome
 
@@ -15,11 +17,11 @@ class Failing(Protocol):
     def may_try(self, environment: str, owner: int, now: float) -> str:
         """Why this owner may not; empty: it may be tried."""
 
-    def failed(
-        self, environment: str, reason: str, owner: int, now: float, *, killed: bool = False
-    ) -> None:
-        """A machine did not come up, and it was not for want of room. `killed`: its process was,
-        by a signal."""
+    def closing(self, now: float) -> Container[str]:
+        """Environments for which no more jobs are to come here."""
+
+    def failed(self, environment: str, reason: str, owner: int, now: float, fault: Fault) -> None:
+        """A machine did not come up, and it was not for want of room."""
 
     def came_up(self, environment: str, owner: int, now: float) -> None:
         """A machine answered."""
@@ -48,9 +50,10 @@ class Hopeful:
     def may_try(self, environment: str, owner: int, now: float) -> str:
         return ""
 
-    def failed(
-        self, environment: str, reason: str, owner: int, now: float, *, killed: bool = False
-    ) -> None:
+    def closing(self, now: float) -> Container[str]:
+        return ()
+
+    def failed(self, environment: str, reason: str, owner: int, now: float, fault: Fault) -> None:
         pass
 
     def came_up(self, environment: str, owner: int, now: float) -> None:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from encamp.agent.bait.errand import Carried
+from encamp.agent.bait.errand import Carried, Fault
 from encamp.agent.commands.directory import OWN
 from encamp.agent.commands.plugin import Context, command
+from encamp.agent.commands.stage import START
 from encamp.bus.messages import Claim
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
@@ -61,7 +62,7 @@ async def probe(
     from encamp.agent.caller import caller
     from encamp.agent.commands.lines import Lines
     from encamp.agent.commands.records import Records
-    from encamp.agent.commands.stage import START, Telling
+    from encamp.agent.commands.stage import Telling
     from encamp.agent.keeper import Keeper
     from encamp.agent.phases import Phases
     from encamp.describe.environments import find_environment
@@ -81,7 +82,8 @@ async def probe(
     phases = Phases()
     phases.on_machine = lambda machine: telling.tell(START, machine.id)
     try:
-        keeper = Keeper.open(context.home)
+        # What the machines of others are made of.
+        keeper = Keeper.open(context.home, shared=None)
         keeper.maker.shielded = True
         live = await keeper.maker.make(
             request,
@@ -92,7 +94,8 @@ async def probe(
             progress=Lines(context),
         )
     except EncampError as error:
-        return Carried(failure=error.sentence, blamed=error.code not in SAYS_NOTHING)
+        fault = None if error.code in SAYS_NOTHING else Fault.UNCLEAR
+        return Carried(failure=error.sentence, fault=fault)
     await live.destroy()
     return Carried(came_up=True)
 
@@ -153,11 +156,13 @@ class Probing:
         request, result = tracked.directory.read_request(), tracked.result
         carried = Carried()
         if result.state is CommandState.TIMED_OUT:
-            carried = Carried(failure=result.reason or "It took too long.", blamed=True)
+            if result.stage.phase != START:
+                return True  # Getting an image may take long, and says nothing.
+            carried = Carried(failure=result.reason or "It took too long.", fault=Fault.UNCLEAR)
         elif result.value is not None:
             with suppress(msgspec.ValidationError):
                 carried = msgspec.convert(result.value, Carried)
-        if request is not None and (carried.came_up or carried.blamed):
+        if request is not None and (carried.came_up or carried.fault is not None):
             environment = str(request.arguments.get("environment"))
             self._failing.tried(environment, carried.failure, time.time())
         return True

@@ -236,13 +236,13 @@ class Formers:
         errand, carried = former.errand, former.carried
         if carried.came_up and not former.told:
             self._came_up(errand)
-        if carried.blamed:
+        if carried.fault is not None:
             self._failing.failed(
                 errand.environment,
                 carried.failure,
                 errand.job.uid,
                 time.time(),
-                killed=carried.killed,
+                carried.fault,
             )
         if errand.tasks and not errand.host:
             return  # What its tasks have come to is told by each of them.

@@ -3,18 +3,23 @@ or that of one owner, who can kill and stop the processes of his own machines.
 
 Nobody but that owner is left alone for what failed for one owner only. Before others are, the agent
 makes a machine of the environment itself, which no owner can disturb. Failures of two owners need
-no such trial, unless their machines were killed.
+no such trial, unless their machines were killed; nor does what is the host's own fault.
+What is everybody's affair the agent goes on trying until the pause is over: the first machine that
+comes up ends it.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from encamp.agent.bait.errand import OF_THE_HOST, Fault
 from encamp.model.batch import BatchSettings
 
 MOST_OWNERS = 8
 """Owners of a row that are remembered: two are enough to tell that it is not one alone."""
 LONGEST_REASON = 500
+TRIALS = 5
+"""How often in a pause the agent tries what fails for everybody."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,7 +42,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tried: float = 0.0
     """When the agent, or somebody for whom it came up, has last tried it."""
     confirmed: bool = False
-    """The agent's own machine did not come up either."""
+    """The agent's own machine did not come up either, or it could not get the image."""
     alone: dict[int, float] = msgspec.field(default_factory=dict)
     """Owners whose own affair it was, and until when they are left alone."""
 
@@ -46,9 +51,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def failed(
-    row: Row, reason: str, owner: int, settings: BatchSettings, now: float, *, killed: bool = False
+    row: Row,
+    reason: str,
+    owner: int,
+    settings: BatchSettings,
+    now: float,
+    fault: Fault = Fault.UNCLEAR,
 ) -> Row:
-    """`killed`: the process of its machine was, by a signal."""
     alone = _recent(row.alone, settings, now)
     reason = reason[:LONGEST_REASON]
     if owner in alone:
@@ -61,7 +70,7 @@ def failed(
         sure, confirmed = (), False
     if owner in owners or len(owners) < MOST_OWNERS:
         owners[owner] = owners.get(owner, 0) + 1
-        if not killed and owner not in sure:
+        if fault is not Fault.KILLED and owner not in sure:
             sure = (*sure, owner)
     failures = row.failures + 1
     return msgspec.structs.replace(
@@ -73,7 +82,7 @@ def failed(
         reason=reason,
         owners=owners,
         sure=sure,
-        confirmed=confirmed,
+        confirmed=confirmed or fault in OF_THE_HOST,
         alone=alone,
     )
 
@@ -91,18 +100,23 @@ def came_up(row: Row, owner: int, settings: BatchSettings, now: float) -> Row | 
 
 
 def cleared(row: Row, settings: BatchSettings, now: float) -> Row:
-    """The agent's own machine came up: those who failed so often did for reasons of their own."""
+    """The agent's own machine came up: it is over, or those who failed so often did for reasons of
+    their own."""
     alone = _recent(row.alone, settings, now)
-    alone |= {owner: row.until for owner, count in row.owners.items() if count >= settings.failures}
+    if not is_everybodys(row):
+        bound = settings.failures
+        alone |= {owner: row.until for owner, count in row.owners.items() if count >= bound}
     return Row(last=row.last, reason=row.reason, tried=now, alone=alone)
 
 
 def confirmed(row: Row, reason: str, settings: BatchSettings, now: float) -> Row:
-    """The agent's own machine did not come up either."""
+    """The agent's own machine did not come up either. That prolongs no pause of everybody's: it
+    would be tried for ever, also when no job asks for it any more."""
+    known = is_everybodys(row) and is_paused(row, settings, now)
     return msgspec.structs.replace(
         row,
         failures=max(row.failures, settings.failures),
-        until=now + settings.pause,
+        until=row.until if known else now + settings.pause,
         reason=reason[:LONGEST_REASON],
         tried=now,
         confirmed=True,
@@ -132,18 +146,18 @@ def is_left_alone(row: Row, owner: int, settings: BatchSettings, now: float) -> 
 
 
 def is_to_be_tried(row: Row, settings: BatchSettings, now: float) -> bool:
-    """Has the agent to find out whose affair it is?"""
+    """Has the agent to find out whose affair it is, or whether it is over?"""
+    if is_paused(row, settings, now) and is_everybodys(row):
+        return not _was_just(max(row.tried, row.last), settings.pause / TRIALS, now)
     suspected = any(_lasts(until, settings, now) for until in row.alone.values())
-    if is_paused(row, settings, now):
-        suspected = not is_everybodys(row)
+    suspected |= is_paused(row, settings, now)
     return suspected and not _is_fresh(row, settings, now)
 
 
 def closes_bait(row: Row, settings: BatchSettings, now: float) -> bool:
-    """Is the host to be left alone altogether? Not because of one owner, who may have chosen what
-    cannot work, while machines of other environments come up."""
-    to_blame = len(row.sure) > 1 or (row.confirmed and not row.others)
-    return to_blame and is_paused(row, settings, now)
+    """Is the host to be left alone altogether? Not as long as machines of other environments come
+    up."""
+    return is_everybodys(row) and not row.others and is_paused(row, settings, now)
 
 
 def _lasts(until: float, settings: BatchSettings, now: float) -> bool:
@@ -152,7 +166,11 @@ def _lasts(until: float, settings: BatchSettings, now: float) -> bool:
 
 def _is_fresh(row: Row, settings: BatchSettings, now: float) -> bool:
     """Was it tried just now?"""
-    return row.tried > 0 and _lasts(row.tried + settings.pause, settings, now)
+    return row.tried > 0 and _was_just(row.tried, settings.pause, now)
+
+
+def _was_just(moment: float, seconds: float, now: float) -> bool:
+    return now - seconds < moment <= now
 
 
 def _recent(alone: dict[int, float], settings: BatchSettings, now: float) -> dict[int, float]:

@@ -47,6 +47,8 @@ class Serving:
         self._changing = asyncio.Lock()
         self._held = AsyncExitStack()
         self._change: Change | None = None
+        self._system: BatchSystem | None = None
+        """Which remembers the jobs that came."""
 
     async def __aenter__(self) -> Self:
         self._lasts = True
@@ -69,10 +71,10 @@ class Serving:
         await self.change(settings)
 
     async def change(self, settings: BatchSettings | None) -> None:
-        """For jobs that come from now on. After an error all is as before, unless the bait was to
-        be opened, and could not be."""
+        """For jobs that come from now on; what has failed may be tried again. After an error all is
+        as before, unless the bait was to be opened, and could not be."""
         async with self._changing:
-            if not self._lasts or settings == self.settings:
+            if not self._lasts or settings is self.settings is None:
                 return
             if settings is None:
                 await self._close()
@@ -80,20 +82,22 @@ class Serving:
                 return
             from encamp.batch.adapters import open_batch_system
 
-            system = await asyncio.to_thread(open_batch_system, settings)
+            system = self._system
+            if system is None or settings != self.settings:
+                system = await asyncio.to_thread(open_batch_system, settings)
             if self._change is not None and _is_same(self.settings, settings):
                 self._change(system, settings)
-                LOG.info("The bait of %s has other settings.", settings.system)
+                LOG.info("The bait of %s has read its settings.", settings.system)
             else:
                 await self._close()
                 self._change = await self._held.enter_async_context(
                     _open(self._home, self._commands, self._name, system, settings)
                 )
-            self.settings = settings
+            self.settings, self._system = settings, system
 
     async def _close(self) -> None:
         """What runs goes on, and is written down as before."""
-        self.settings = self._change = None
+        self.settings = self._change = self._system = None
         await self._held.aclose()
 
 
@@ -125,6 +129,7 @@ async def _open(
         def change(system: BatchSystem, settings: BatchSettings) -> None:
             taking.change(system, settings)
             keeping.change(system, settings)
+            keeping.failing.forget()
 
         try:
             # So that the first job need not wait for it.

@@ -16,19 +16,20 @@ from encamp.agent.bait import frames
 from encamp.agent.bait.beginning import Beginning
 from encamp.agent.bait.choosing import choose_environment
 from encamp.agent.bait.door import described, refused
-from encamp.agent.bait.errand import KILLED
+from encamp.agent.bait.errand import KILLED, Fault, told_of
 from encamp.agent.bait.failing import Action, after_failure
 from encamp.agent.bait.identity import NotDescribedError, identify, taken
 from encamp.agent.bait.joining import Joining
 from encamp.agent.bait.policy import Failing, Records
 from encamp.agent.bait.remembering import Former, Formers, Key
 from encamp.agent.bait.settling import Settling
-from encamp.agent.bait.starter import Starter, Visit, is_there
+from encamp.agent.bait.starter import GoneError, Starter, Visit, is_there
 from encamp.agent.caller import as_user
 from encamp.agent.commands.directory import OWN
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.commands.tracked import Tracked
 from encamp.batch.system import BatchSystem
+from encamp.describe.environments import find_environment
 from encamp.model.batch import BatchJob, BatchSettings, Task
 from encamp.model.batch_record import Outcome
 from encamp.model.errors import Code, EncampError
@@ -41,7 +42,12 @@ MOST_ASKED = 15
 """How often the batch system is asked about a job that has begun and was lost."""
 THREADS = 16
 
-POISON = frozenset({Code.UNKNOWN_ENVIRONMENT, Code.NOT_PERMITTED, Code.USAGE, Code.CONFIGURATION})
+LONGEST_PAUSE = 60.0
+"""Seconds for which one waits here whose environment is left alone, before it goes back."""
+LOOK = 0.5
+"""Seconds between two looks at whether that is over, or the starter gone."""
+
+POISON = frozenset({Code.UNKNOWN_ENVIRONMENT, Code.NOT_PERMITTED, Code.USAGE})
 """What will not change by trying again, here or elsewhere: the job is held."""
 
 LOG = logging.getLogger(__name__)
@@ -135,8 +141,13 @@ class Taking:
         if not name:
             await visit.say(frames.plain())
             return
+        try:
+            environment = await self._in_thread(lambda: find_environment(name))
+        except EncampError as error:
+            await self._not_begun(visit, job, task, name, error, None)
+            return
         host = await self._joining.host_of(visit, job, task, name)
-        paused = "" if host else self._failing.may_try(name, job.uid, time.time())
+        paused = "" if host else await self._paused(visit, job, name)
         if paused or asked.tries:
             verdict = after_failure(
                 job, self._settings, begun=False, tries=asked.tries, paused=bool(paused)
@@ -149,9 +160,22 @@ class Taking:
                 )
                 return
         try:
-            await self._beginning.begin(visit, job, task, name, user, host)
+            await self._beginning.begin(visit, job, task, environment, user, host)
         except EncampError as error:
             await self._not_begun(visit, job, task, name, error, host)
+
+    async def _paused(self, visit: Visit, job: BatchJob, name: str) -> str:
+        """Why it may not be tried; empty: it may. A host that takes other jobs would be sent this
+        one again at once, until it is held: so it waits here for a part of the pause."""
+        settings = self._settings
+        end = time.monotonic() + min(LONGEST_PAUSE, settings.pause / (settings.restarts + 1))
+        while paused := self._failing.may_try(name, job.uid, time.time()):
+            if time.monotonic() >= end or name in self._failing.closing(time.time()):
+                return paused
+            await asyncio.sleep(LOOK)
+            if visit.is_gone():
+                raise GoneError
+        return ""
 
     async def _over(self, visit: Visit, job: BatchJob, task: Task) -> None:
         """Its starter was killed, and its batch system cannot notice as long as who has come waits
@@ -221,10 +245,16 @@ class Taking:
         why = "the machine that it ran in was lost"
         if former is not None and former.carried.failure:
             why = f"{why}: {former.carried.failure}"
-        verdict = after_failure(job, self._settings, begun=True, tries=visit.asked.tries)
         if former is not None and former.errand.in_script:
             await self._task_fails(visit, job, task, name, why)
             return
+        if job.requeue is None:
+            raise EncampError(
+                Code.UNREACHABLE,
+                f"It is not known yet whether job {job.id} may be begun a second time.",
+                transient=True,
+            )
+        verdict = after_failure(job, self._settings, begun=True, tries=visit.asked.tries)
         if verdict.action is Action.FAIL:
             LOG.warning("Job %s failed: %s", job.id, why)
             self._records_of(visit, job, task, name, Outcome.FAILED, why)
@@ -250,12 +280,19 @@ class Taking:
         verdict = after_failure(
             job, self._settings, begun=False, tries=self._settings.tries if poison else tries
         )
-        LOG.warning("Job %s could not be begun: %s", job.id, error.sentence)
+        why = error.sentence
+        if error.code is Code.CONFIGURATION:
+            why = " ".join([why, *error.detail.splitlines()[:1]])
+            self._failing.failed(name, why, job.uid, time.time(), Fault.UNDESCRIBED)
+        LOG.warning("Job %s could not be begun: %s", job.id, why)
+        if poison and not task.is_script:
+            await self._task_fails(visit, job, task, name, why)
+            return
         if verdict.action is Action.AGAIN:
-            await visit.say(frames.again(verdict.delay, str(error)))
+            await visit.say(frames.again(verdict.delay, told_of(error)))
         else:
             hold = poison or verdict.action is Action.HOLD
-            await self._give_back(visit, job, task, name, error.sentence, hold=hold, host=host)
+            await self._give_back(visit, job, task, name, why, hold=hold, host=host)
 
     async def _task_fails(
         self, visit: Visit, job: BatchJob, task: Task, name: str, why: str
