@@ -59,6 +59,27 @@ def test_a_draft_is_checked_wherever_it_is(tmp_path: Path) -> None:
     assert encamp(tmp_path, "check", str(tmp_path / "none.yaml")).returncode == 66
 
 
+def test_what_may_not_be_meant_so_is_remarked(tmp_path: Path) -> None:
+    rule = "rules: [{user: alice, environment: mini}]"
+    programs = "programs: {conf: /nowhere/slurm.conf}"
+    write(tmp_path, f"system: slurm\n{rule}\n{programs}\nenvironments: [debian12, sl7]\n")
+    done = encamp(tmp_path, "check")
+    assert done.returncode == 0
+    assert "No environment 'sl7' is described on this host, but 'environments'" in done.stderr
+    assert "A rule gives jobs 'mini', which they may not name" in done.stderr
+    assert "conf is /nowhere/slurm.conf, and there is no such thing" in done.stderr
+    assert "debian12, sl7" in done.stdout
+
+
+def test_mistake_in_what_describes_environments_is_told_too(tmp_path: Path) -> None:
+    path = write(tmp_path, "system: slurm\n").with_name("environments.yaml")
+    path.write_text("extra: {extends: mini, descripton: new}\n")
+    path.chmod(0o644)
+    done = encamp(tmp_path, "check")
+    assert done.returncode == 78
+    assert f"{path}:1:" in done.stderr
+
+
 def test_an_unknown_batch_system_is_told_with_those_that_are_known(tmp_path: Path) -> None:
     write(tmp_path, "system: slrum\n")
     done = encamp(tmp_path, "check")

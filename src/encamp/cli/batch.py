@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,8 +48,8 @@ def check(
     settings = _settings_of(file) if file else _settings()
     if settings.system not in known():
         raise unknown(settings.system)
-    for environment in _unknown_environments(settings):
-        remark(f"No environment '{environment}' is described on this host, but a rule names it.")
+    for sentence in _odd(settings):
+        remark(sentence)
     _print_settings(settings, as_json=as_json)
 
 
@@ -80,11 +81,21 @@ def _settings() -> BatchSettings:
     return settings
 
 
-def _unknown_environments(settings: BatchSettings) -> list[str]:
+def _odd(settings: BatchSettings) -> Iterator[str]:
+    """What may be meant so, or not. A mistake in what describes the environments is an error."""
     from encamp.describe.environments import all_environments
 
-    named = {rule.environment for rule in settings.rules if rule.environment}
-    return sorted(named - set(all_environments())) if named else []
+    described = set(all_environments())
+    ruled = {rule.environment for rule in settings.rules if rule.environment}
+    offered = set(settings.environments)
+    for environment in sorted((ruled | offered) - described):
+        where = "a rule names it" if environment in ruled else "'environments' names it"
+        yield f"No environment '{environment}' is described on this host, but {where}."
+    for environment in sorted(ruled - offered) if offered else ():
+        yield f"A rule gives jobs '{environment}', which they may not name: see 'environments'."
+    for name, value in settings.programs.items():
+        if value.startswith("/") and not Path(value).exists():
+            yield f"'programs' says that {name} is {value}, and there is no such thing."
 
 
 def _print_settings(settings: BatchSettings, *, as_json: bool) -> None:
@@ -122,7 +133,11 @@ def _facts(settings: BatchSettings) -> dict[str, str]:
         "restarts": str(settings.restarts),
         "failures": f"{settings.failures}, then a pause of {duration(settings.pause)}",
         "size": str(settings.size) if settings.size else "what the job was granted",
+        "environments": ", ".join(settings.environments) or "all that are described",
+        "features": "-C names an environment, too" if settings.features else "name none",
+        "watches": "the queue, for the site" if settings.watch else "its own jobs",
     }
+    facts |= {f"program {name}": value for name, value in sorted(settings.programs.items())}
     for number, rule in enumerate(settings.rules, 1):
         words = [
             f"{name} {value}"
@@ -142,17 +157,10 @@ def _facts(settings: BatchSettings) -> dict[str, str]:
 
 def status(as_json: AsJson = False) -> None:
     """Show how this host stands towards its batch system: may jobs come, and which are here?"""
-    from encamp.agent.bait.records import found
-    from encamp.cli.batch_standing import print_standing, standing
-    from encamp.home import default_home
+    from encamp.cli.batch_standing import jobs_here, print_standing, standing
 
     settings = _settings()
-    print_standing(
-        standing(settings),
-        settings,
-        found(default_home(), under_way=True),
-        as_json=as_json,
-    )
+    print_standing(standing(settings), settings, jobs_here(), as_json=as_json)
 
 
 def close(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from encamp.batch.install.changes import Change, Installed, Plan
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Only show what would be changed.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 System = Annotated[
     str,
@@ -52,9 +53,7 @@ def install(
     prefix: Annotated[
         str, typer.Option(metavar="DIR", help="Where the starter goes, the same on every host.")
     ] = "/usr/lib/encamp",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Only show what would be changed.")
-    ] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -144,6 +143,12 @@ def _ask(question: str) -> None:
         raise typer.Abort
 
 
+BEFORE_UNDOING = (
+    "Jobs that wait and name an environment need what is taken away. 'squeue' and 'qstat' list"
+    " those that wait."
+)
+
+
 def uninstall(
     system: Annotated[
         str,
@@ -166,6 +171,7 @@ def uninstall(
             "--forget", help="Forget about what somebody else has changed since; it is left as is."
         ),
     ] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Undo what 'encamp batch install' has changed, exactly.
@@ -180,11 +186,15 @@ def uninstall(
     found = _installed(system)
     if prefix:
         _check_prefix(found, str(Path(prefix).absolute()))
-    if not yes:
+    if dry_run or not yes:
         states = applying.states(found.changes)
         for change in reversed(found.changes):
             if states[change.key] is State.AFTER:
                 print(f"undo: {headline(change)}")
+        print(BEFORE_UNDOING, file=sys.stderr)
+    if dry_run:
+        return
+    if not yes:
         _ask("Undo this?")
     kept = recording.uninstall(found, _tell("undoing"), forget=forget)
     if kept and not forget:

@@ -11,6 +11,7 @@ from encamp.model.errors import Code, EncampError
 if TYPE_CHECKING:
     from encamp.agent.journal import Journal
     from encamp.model.machine import Machine
+    from encamp.progress import Progress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WAIT = 2.0
@@ -114,21 +115,28 @@ def leave(
 
     from encamp.agent.journal import Journal
     from encamp.agent.nodes.keeping import Nodes, ask_to_leave
+    from encamp.cli.bar import Bar
     from encamp.home import default_home
 
     home = default_home().prepare()
     journal = Journal(home)
     machine = ask_to_leave(journal, journal.find(node), "somebody asked for it", time.time())
 
-    async def until_gone() -> None:
+    async def leaves(progress: Progress) -> None:
+        """Its agent sees to the rest; without one it is at least sent no more jobs."""
         looking = Nodes(home)
-        while _is_there(journal, machine):
+        try:
             await looking.look()
-            if _is_there(journal, machine):
-                await asyncio.sleep(WAIT)
+        except EncampError as error:
+            if wait or not error.transient:
+                raise
+        while wait and _is_there(journal, machine):
+            progress.update(f"waiting for the last job on {machine.name}")
+            await asyncio.sleep(WAIT)
+            await looking.look()
 
-    if wait:
-        asyncio.run(until_gone())
+    with Bar() as bar:
+        asyncio.run(leaves(bar))
 
 
 def _is_there(journal: Journal, machine: Machine) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
@@ -49,6 +50,22 @@ def _answers() -> bool:
         return True
 
 
+def jobs_here() -> list[BatchRecord]:
+    """Those that are under way. Ordinary users have their own told by the agent."""
+    from encamp.agent.bait.records import found
+    from encamp.cli.batch_jobs import agent_door
+    from encamp.door.client import ask
+    from encamp.door.questions import AskBatchJobs
+    from encamp.home import default_home
+
+    if os.geteuid() == 0:
+        return found(default_home(), under_way=True)
+    try:
+        return list(ask(agent_door(), AskBatchJobs(under_way=True), BatchRecord))
+    except EncampError:
+        return []
+
+
 def print_standing(
     found: Standing, settings: BatchSettings, jobs: Sequence[BatchRecord], *, as_json: bool
 ) -> None:
@@ -74,7 +91,7 @@ def print_standing(
     facts.add_row("this host", f"{MEANING[found.bait.state]}{reason}")
     answer = "an agent answers" if found.door else "nobody answers: 'encamp agent --alone' does"
     facts.add_row("door", f"{DOOR}: {answer}")
-    facts.add_row("jobs here", str(len(jobs)))
+    facts.add_row("jobs here" if os.geteuid() == 0 else "your jobs here", str(len(jobs)))
     show(facts)
     if jobs:
         print()

@@ -165,7 +165,8 @@ def _since(record: BatchRecord) -> float:
 
 def _because(latest: BatchRecord, standing: JobStanding | None) -> str:
     words = _outcome(latest)
-    if standing is not None and _gone_on(latest, standing) and standing.reason:
+    told = standing is not None and latest.reason and latest.reason in standing.reason
+    if standing is not None and _gone_on(latest, standing) and standing.reason and not told:
         return f"{words}; the batch system says: {standing.reason}"
     return words
 

@@ -53,9 +53,10 @@ async def _until_stopped(
     stopping = False
     reloading: set[asyncio.Task[None]] = set()
 
-    def stop() -> None:
+    def stop(number: signal.Signals) -> None:
         nonlocal stopping
         stopping = True
+        logging.getLogger(__name__).info("Told to stop, by %s.", number.name)
         task.cancel()
 
     async def reload_now() -> None:
@@ -72,7 +73,7 @@ async def _until_stopped(
             started.add_done_callback(reloading.discard)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, begin_reload)
     try:
         await task

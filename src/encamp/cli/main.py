@@ -157,6 +157,10 @@ def _carry_out(arguments: list[str]) -> int:
             raise
         if os.environ.get("ENCAMP_DEBUG"):
             raise
+        if isinstance(error, PermissionError) and error.filename:
+            why = f"You may not use {error.filename}: {error.strerror}."
+            say(EncampError(Code.NOT_PERMITTED, why, "Whose is it? ENCAMP_HOME may name another."))
+            return Code.NOT_PERMITTED.value
         say(
             EncampError(
                 Code.INTERNAL,

@@ -47,7 +47,8 @@ def _found(id: str, hosts: int) -> Explanation:
             raise EncampError(
                 Code.USAGE,
                 f"Nobody knows of a job {id} that you may see.",
-                "'encamp jobs --batch --all' lists those that came to hosts in the last week.",
+                "'encamp jobs --batch --all' lists those that came to hosts in the last week."
+                " Without a manager each host knows its own.",
             )
         return of_batch
     try:
