@@ -15,8 +15,8 @@ from encamp.model.errors import Code, EncampError
 
 
 class EndingError(EncampError):
-    """The batch system is ending a job itself, and has not come to an end with that: whoever keeps
-    the job's starter from it is in its way."""
+    """The batch system is ending a job, or its lost run, and has not come to an end with that:
+    whoever keeps the job's starter from it is in its way. It is asked again until it has."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(Code.WRONG_STATE, sentence, transient=True)

@@ -185,6 +185,29 @@ def test_a_batch_system_that_is_away_is_waited_for(
     assert settle(home, Deciding(*[away] * 20, None), gone).outcome is Outcome.GIVEN_BACK
 
 
+def test_batch_system_that_is_ending_a_job_is_waited_for(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "PATIENCE", 1.0)
+    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.1)
+    ending = EndingError("It is not cleared away yet.")
+    assert settle(home, Deciding(*[ending] * 20, None), gone).outcome is Outcome.GIVEN_BACK
+
+
+@pytest.mark.parametrize("last", [None, NEVER])
+def test_job_that_was_given_back_is_told_as_that_when_the_rest_is_done(
+    home: Home, last: EncampError | None
+) -> None:
+    """Also if its user has deleted it meanwhile."""
+
+    def given_back(asked: Settling, record: BatchRecord) -> None:
+        job = BatchJob(system="pretended", id=record.id, uid=1000)
+        asked.finish(record.key, job, Task(), Outcome.HELD, "no machine for it came up")
+
+    written = settle(home, Deciding(EndingError("Not yet."), LATER, last), given_back)
+    assert (written.outcome, written.reason) == (Outcome.HELD, "no machine for it came up")
+
+
 def test_what_is_not_decided_is_left_to_the_next_agent(home: Home) -> None:
     kept = Records(home, "host")
     kept.load()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,7 @@ import psutil
 import pytest
 
 from encamp.agent.bait.records import found
-from encamp.batch.gridengine.ending import NO_ROOM
-from encamp.batch.gridengine.host import Host
+from encamp.batch.gridengine.host import Host, Process
 from encamp.batch.gridengine.shepherd import shepherds
 from encamp.model.batch_record import UNDER_WAY, BatchRecord, Outcome
 from tests.batch.gridengine.camping import Camp, Person
@@ -240,6 +240,7 @@ def test_job_whose_starter_is_killed_runs_again_and_is_held_after_its_bound(
     standing = camp.adapter(camp.site.hosts[0]).standing(poison)
     assert standing is not None
     assert (standing.held, "its starter was killed" in standing.reason) == (True, True)
+    assert outcomes_of(camp, poison) == [Outcome.HELD, Outcome.GIVEN_BACK]
     camp.site.run_as(alice.name, ["qdel", poison])
     files[0].with_name("killed.go").touch()
     camp.wait_for("its end", lambda: [one["exit_status"] for one in camp.accounts(killed)][1:])
@@ -247,7 +248,6 @@ def test_job_whose_starter_is_killed_runs_again_and_is_held_after_its_bound(
     assert files[0].read_text() == "run 0\nrun 1\ndone\n"
     assert files[1].read_text() == "run 0\nrun 1\n"
     assert outcomes_of(camp, killed) == [Outcome.DONE, Outcome.GIVEN_BACK]
-    assert outcomes_of(camp, poison) == [Outcome.HELD, Outcome.GIVEN_BACK]
 
 
 @pytest.fixture
@@ -276,6 +276,17 @@ def test_jobs_whose_starters_are_killed_on_busy_hosts_run_again(camp: Camp, alic
         assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
 
 
+@contextmanager
+def standing_still(daemon: Process) -> Iterator[None]:
+    daemon.kill(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.kill(signal.SIGCONT)
+        # What leads into its namespaces stands still as long as it does.
+        daemon.outer.send_signal(signal.SIGCONT)
+
+
 def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     camp: Camp, alice: Person
 ) -> None:
@@ -283,22 +294,38 @@ def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + WAITS.format(file=file))
     camp.wait_for("a first run", file.read_text)
     daemon = camp.site.execds[camp.host_of(id).name]
-    [shepherd] = [each for each in shepherds() if each.id == id and each.host in camp.names]
-    mark = Path(f"/proc/{daemon.pid}/root") / shepherd.directory.relative_to("/") / NO_ROOM
-    daemon.kill(signal.SIGSTOP)
-    try:
+    with standing_still(daemon):
         kill_guard(camp, id)
         kill_starter(camp, id)
-        camp.wait_for("a mark", mark.exists)
-    finally:
-        daemon.kill(signal.SIGCONT)
-        # What leads into its namespaces stands still as long as it does.
-        daemon.outer.send_signal(signal.SIGCONT)
+        camp.wait_for_state(id, "hRq")
     camp.wait_for("a second run", partial(is_run_again, file))
     file.with_name("noticed.go").touch()
     camp.wait_for("its end", lambda: outcomes_of(camp, id)[0] is Outcome.DONE)
     assert file.read_text() == "run 0\nrun 1\ndone\n"
     assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+def test_job_that_a_killed_agent_has_held_is_let_go_by_the_next_and_no_sooner(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "next")
+    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + WAITS.format(file=file))
+    camp.wait_for("a first run", file.read_text)
+    host = camp.host_of(id)
+    with standing_still(camp.site.execds[host.name]):
+        kill_starter(camp, id)
+        camp.wait_for_state(id, "hRq")
+        shown = camp.site.run_as(alice.name, ["qstat", "-j", id]).stdout
+        assert f"encamp_back={host.name}:" in shown
+        camp.agents[host.name].kill()
+        camp.start_agent(host)
+        log = camp.log(host)
+        camp.wait_for("a question", lambda: "cleared away the lost run" in log.read_text())
+        assert camp.state(id) == "hRq"
+    camp.wait_for("a second run", partial(is_run_again, file))
+    file.with_name("next.go").touch()
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+    assert file.read_text() == "run 0\nrun 1\ndone\n"
 
 
 def test_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(

@@ -61,6 +61,10 @@ class Settling:
         """Its starter is gone for certain."""
         self._ask(record, job, task, PATIENCE, is_gone=True)
 
+    def finish(self, record: str, job: BatchJob, task: Task, outcome: Outcome, reason: str) -> None:
+        """It was given back, but for what is left to do when its starter has ended."""
+        self._ask(record, job, task, PATIENCE, is_gone=True, given_back=(outcome, reason))
+
     def begin_orphan(self, record: BatchRecord) -> None:
         """Nothing more is known of it: its starter may still come."""
         job = BatchJob(
@@ -105,15 +109,30 @@ class Settling:
             self.drop(record)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ask(self, record: str, job: BatchJob, task: Task, patience: float, is_gone: bool) -> None:
+    def _ask(
+        self,
+        record: str,
+        job: BatchJob,
+        task: Task,
+        patience: float,
+        *,
+        is_gone: bool,
+        given_back: tuple[Outcome, str] | None = None,
+    ) -> None:
         if record in self._tasks:
             return
         self._jobs[record] = job.id
-        asking = asyncio.create_task(self._settle(record, job, task, patience, is_gone))
-        self._tasks[record] = asking
+        settling = self._settle(record, job, task, patience, is_gone, given_back)
+        self._tasks[record] = asyncio.create_task(settling)
 
     async def _settle(
-        self, record: str, job: BatchJob, task: Task, patience: float, is_gone: bool
+        self,
+        record: str,
+        job: BatchJob,
+        task: Task,
+        patience: float,
+        is_gone: bool,
+        given_back: tuple[Outcome, str] | None,
     ) -> None:
         end = time.monotonic() + patience
         delay, said = FIRST_DELAY, ""
@@ -123,10 +142,13 @@ class Settling:
                 outcome, reason = await self._bring_back(job, task), WHY
                 break
             except EncampError as error:
-                said = error.sentence
-                if isinstance(error, EndingError) and job.id in self._held:
+                if said != error.sentence:
+                    said = error.sentence
+                    LOG.info("Job %s: %s", job.id, said)
+                is_ending = isinstance(error, EndingError)
+                if is_ending and job.id in self._held:
                     self._ending.add(job.id)
-                if error.code is Code.UNREACHABLE:
+                if is_ending or error.code is Code.UNREACHABLE:
                     end = time.monotonic() + patience
                 is_final = error.code in VERDICTS and not error.transient
                 if is_final and (is_gone or job.id in self._held):
@@ -138,6 +160,7 @@ class Settling:
             delay = min(LONGEST_DELAY, delay * 1.5)
         else:
             reason = f"{NOT_SEEN} {said}".rstrip()
+        outcome, reason = given_back or (outcome, reason)
         LOG.warning("Job %s: %s (%s)", job.id, reason, outcome.value)
         self._records.over(record, outcome, reason=reason)
         self._tasks.pop(record, None)

@@ -334,7 +334,11 @@ class Taking:
             return
         LOG.warning("Job %s is %s: %s", job.id, "held" if hold else "queued again", why)
         outcome = Outcome.HELD if hold else Outcome.GIVEN_BACK
-        self._records_of(visit, job, task, name, outcome, why)
+        if back.unfinished:
+            key = self._record_of(visit, job, task, name)
+            self._settling.finish(key, job, task, outcome, why)
+        else:
+            self._records_of(visit, job, task, name, outcome, why)
         done = "is held" if hold else "is queued again"
         sentence = f"Job {job.id} {done}: {why}"
         await visit.say(frames.given_back(back.exit_code, sentence, wait=back.wait))
@@ -343,10 +347,15 @@ class Taking:
         self, visit: Visit, job: BatchJob, task: Task, name: str, outcome: Outcome, why: str
     ) -> None:
         """What became of it, tried or not."""
+        key = self._record_of(visit, job, task, name)
+        self._records.over(key, outcome=outcome, reason=why)
+
+    def _record_of(self, visit: Visit, job: BatchJob, task: Task, name: str) -> str:
+        """The one that it has, or a new one. Its starter will not come again."""
         key = self._formers.record_of((job.id, task.step, task.number))
         key = key or self._new_record(visit, job, task, name)
         self._formers.closed(key)
-        self._records.over(key, outcome=outcome, reason=why)
+        return key
 
     def _new_record(self, visit: Visit, job: BatchJob, task: Task, name: str) -> str:
         key = f"{OWN}{secrets.token_hex(12)}"

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 import signal
 
-from encamp import programs
-from encamp.batch.gridengine.calls import SILENCE
 from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, settings_in
 from encamp.model.errors import Code, EncampError
 
@@ -19,11 +17,6 @@ ASKED = re.compile(r"mapped signal \w+ to signal KILL")
 """Whatever Grid Engine ends a job for, it asks its shepherd to."""
 FORGOTTEN = "Grid Engine has forgotten the job already."
 ONLY_BATCH = "Only batch jobs can be queued again."
-NO_ROOM = "noresources"
-"""A file whose name says so of the host: however the job has ended, Grid Engine queues it again
-when it notices that, as after exit code 99. `qmod -rj` would queue it again at once, also while
-the first run is there: if that is told after the second has begun, on a host where other jobs come
-and go, Grid Engine takes it for the end of the second."""
 
 
 def check_lost(shepherd: Shepherd, *, held: bool) -> None:
@@ -39,22 +32,6 @@ def check_lost(shepherd: Shepherd, *, held: bool) -> None:
         raise stays("Grid Engine does not tell whether it has ended the job.") from error
     if asked:
         raise stays("Grid Engine has ended the job: it was deleted, or had reached a limit.")
-
-
-def queue_again(shepherd: Shepherd) -> None:
-    """When Grid Engine notices the job's end. In vain if it has just noticed. Done by whom the
-    directory belongs to: it may be on a server that lets root do nothing."""
-    try:
-        owner = shepherd.directory.stat()
-        programs.run(
-            ["touch", shepherd.directory / NO_ROOM],
-            purpose=f"asking Grid Engine to queue job {shepherd.id} again",
-            code=Code.COMMAND_FAILED,
-            account=(owner.st_uid, owner.st_gid),
-            silence=SILENCE,
-        )
-    except OSError as error:
-        raise stays(FORGOTTEN) from error
 
 
 def _check_killed(shepherd: Shepherd) -> None:

@@ -1,0 +1,308 @@
+"""A job whose starter was killed is queued again by Grid Engine's own commands, which are played
+here: once for each run, held until that is cleared away, and whoever of us is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from encamp.batch.gridengine import adapter as adapters
+from encamp.batch.gridengine import returning
+from encamp.batch.gridengine.adapter import GridEngine
+from encamp.batch.gridengine.shepherd import Shepherd
+from encamp.batch.system import EndingError
+from encamp.model.batch import BatchJob, BatchSettings, GivenBack, Task
+from encamp.model.errors import Code, EncampError
+from tests.site.siting import root_only
+
+pytestmark = root_only
+
+NOBODY = 65534
+QUEUE = "qname main.q\nrerun TRUE\n"
+AWAY = "unable to contact qmaster"
+RESCHEDULED = "Pushed rescheduling of job 7 on host here"
+
+RUNS, WAITS, RUNS_ELSEWHERE = ("r", "main.q@here"), ("hRq", ""), ("Rr", "main.q@there")
+
+
+class Place:
+    """A host of Grid Engine's with one job."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.id = "7"
+        self.directory = path / "active_jobs" / "7.1"
+        self.directory.mkdir(parents=True)
+        for name, text in (("trace", "starting job\n"), ("usage", "signal=9\n")):
+            (self.directory / name).write_text(text)
+        self.commands = path / "commands"
+        self.commands.mkdir()
+        self.say("qconf", QUEUE)
+        self.say("qalter", "")
+        self.say("qmod", RESCHEDULED)
+        self.context: dict[str, str] = {}
+        self.stands(*RUNS)
+        self.config = {"host": "here", "queue": "main.q", "job_owner": "nobody"}
+        self.shepherds = [self.shepherd(4711)]
+        for module in (adapters, returning):
+            monkeypatch.setattr(module, "shepherds", lambda: iter(self.shepherds))
+        self.come()
+
+    def come(self) -> None:
+        """Another agent."""
+        programs = {"commands": str(self.commands), "host": "here"}
+        self.adapter = GridEngine(BatchSettings(system="gridengine", programs=programs))
+
+    def shepherd(self, pid: int) -> Shepherd:
+        config = self.config
+        if "." in self.id:
+            config = config | {"ja_task_id": self.id.partition(".")[2]}
+        return Shepherd(
+            pid=pid, task=self.directory.name, part="", config=config, directory=self.directory
+        )
+
+    def say(self, command: str, text: str, code: int = 0) -> None:
+        """What a command answers from now on."""
+        script = self.commands / command
+        lines = f"echo {command} $* >>{self.path}/called\ncat <<'END'\n{text}\nEND\nexit {code}\n"
+        script.write_text(f"#!/bin/sh\n{lines}")
+        script.chmod(0o755)
+
+    def stands(self, state: str, queue: str, *, on_hold: bool = False) -> None:
+        """As `qstat` tells of the one job. `on_hold`: by an administrator."""
+        number, _, task = self.id.partition(".")
+        noted = "".join(
+            f"<a><VA_variable>{name}</VA_variable><VA_value>{value}</VA_value></a>"
+            for name, value in self.context.items()
+        )
+        (self.path / "one").write_text(
+            "<detailed_job_info><djob_info><element><JB_owner>a</JB_owner>"
+            f"<JB_context>{noted}</JB_context></element></djob_info></detailed_job_info>"
+        )
+        listed = (
+            f"<job_list><JB_job_number>{number}</JB_job_number><state>{state}</state>"
+            f"<queue_name>{queue}</queue_name><tasks>{task}</tasks></job_list>"
+        )
+        for name, jobs in (("all", listed), ("held", listed if on_hold else "")):
+            (self.path / name).write_text(f"<job_info>{jobs}</job_info>")
+        script = self.commands / "qstat"
+        script.write_text(
+            f"#!/bin/sh\ncd {self.path}\n"
+            'case "$*" in *"-s hs"*) cat held;; *-j*) cat one;; *) cat all;; esac\n'
+        )
+        script.chmod(0o755)
+
+    def noted(self) -> None:
+        """The master knows what it was last told to note."""
+        words = self.called("qalter")[-1].partition(" -ac ")[2].rpartition(" ")[0]
+        self.context |= {
+            name: value
+            for name, _, value in (each.partition("=") for each in words.split(",") if "=" in each)
+        }
+
+    def called(self, command: str) -> list[str]:
+        if not (self.path / "called").exists():
+            return []
+        lines = (self.path / "called").read_text().splitlines()
+        return [line for line in lines if line.startswith(command)]
+
+    def forget_calls(self) -> None:
+        (self.path / "called").unlink(missing_ok=True)
+
+    def bring_back(
+        self, *, hold: bool = False, held: bool = True, task: Task | None = None
+    ) -> None:
+        job = BatchJob(system="gridengine", id=self.id, uid=NOBODY)
+        self.adapter.bring_back(job, task or Task(), "why", hold=hold, held=held)
+
+    def clear_away(self) -> None:
+        """What is left of the lost run."""
+        self.directory.rename(self.path / "gone")
+        self.shepherds = []
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="encamp-") as path:
+        yield Place(Path(path), monkeypatch)
+
+
+def refused(work: Callable[[], None]) -> EncampError:
+    with pytest.raises(EncampError) as raised:
+        work()
+    return raised.value
+
+
+def lost(place: Place, *, hold: bool = False) -> None:
+    """It is queued again, and held."""
+    assert isinstance(refused(lambda: place.bring_back(hold=hold)), EndingError)
+    place.noted()
+    place.stands(*WAITS)
+
+
+def test_job_is_held_until_what_is_left_of_its_run_is_cleared_away(place: Place) -> None:
+    lost(place)
+    way = f"here:4711:{place.directory}"
+    assert place.called("qalter") == [
+        f"qalter -h s -ac encamp_back={way},encamp=why,encamp_restarts=1 7"
+    ]
+    assert place.called("qmod") == ["qmod -rj 7"]
+    place.forget_calls()
+    for held in (True, False):
+        assert isinstance(refused(lambda: place.bring_back(held=held)), EndingError)  # noqa: B023
+    assert place.called("q") == []
+    place.clear_away()
+    place.bring_back(held=False)
+    assert place.called("q") == ["qalter -h S -ac encamp_back=over 7"]
+
+
+def test_task_of_an_array_is_held_for_itself(place: Place) -> None:
+    place.id = "7.1"
+    place.shepherds = [place.shepherd(4711)]
+    place.stands(*RUNS)
+    lost(place)
+    [said] = place.called("qalter")
+    assert said.startswith("qalter -h s -ac encamp_back_1=here:4711:/")
+    assert said.endswith("encamp_1=why,encamp_restarts_1=1 7.1")
+    place.clear_away()
+    place.bring_back()
+    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back_1=over 7.1"
+
+
+def test_job_that_is_to_be_held_stays_held_by_its_user(place: Place) -> None:
+    lost(place, hold=True)
+    assert place.called("qalter")[-1].startswith("qalter -h us -ac ")
+    place.clear_away()
+    place.bring_back(hold=True)
+    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
+
+
+def test_hold_of_an_administrators_is_not_lifted(place: Place) -> None:
+    place.stands("hr", "main.q@here", on_hold=True)
+    lost(place)
+    place.clear_away()
+    place.bring_back()
+    assert place.called("qalter")[-1] == "qalter -ac encamp_back=over 7"
+
+
+@pytest.mark.parametrize("rescheduled", [True, False])
+def test_next_agent_goes_on_where_a_killed_one_was(place: Place, rescheduled: bool) -> None:
+    lost(place)
+    if not rescheduled:
+        place.stands(*RUNS)
+    place.come()
+    place.shepherds = []
+    place.forget_calls()
+    assert isinstance(refused(lambda: place.bring_back(held=False)), EndingError)
+    assert place.called("q") == ([] if rescheduled else ["qmod -rj 7"])
+    place.stands(*WAITS)
+    place.clear_away()
+    place.bring_back(held=False)
+    assert place.called("qalter") == ["qalter -h S -ac encamp_back=over 7"]
+
+
+def test_refusal_to_queue_it_again_is_no_last_word(place: Place) -> None:
+    """Grid Engine may just be learning of its end."""
+    place.say("qmod", "job 7 is not running")
+    again = refused(place.bring_back)
+    assert (again.transient, "is not running" in again.sentence) == (True, True)
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+def test_run_that_somebody_has_let_go_is_not_taken_for_the_lost_one(
+    place: Place, same_host: bool
+) -> None:
+    lost(place)
+    place.stands(*(("Rr", "main.q@here") if same_host else RUNS_ELSEWHERE))
+    place.shepherds = [place.shepherd(4712)] if same_host else []
+    place.forget_calls()
+    place.bring_back(held=False)
+    assert place.called("qmod") == []
+
+
+def test_way_back_on_another_host_is_none_here(place: Place) -> None:
+    place.context["encamp_back"] = "there:99:/spool/active_jobs/7.1"
+    place.stands(*RUNS)
+    lost(place)
+    assert place.context["encamp_back"].startswith("here:4711:")
+
+
+@pytest.mark.parametrize(
+    "written", ["over", "here:1:/etc", "here:x:", "here:4711:/a b/active_jobs/7.1", ""]
+)
+def test_what_nobody_of_us_has_noted_is_no_way_back(place: Place, written: str) -> None:
+    place.context["encamp_back"] = written
+    place.stands(*RUNS)
+    lost(place)
+
+
+def test_papers_that_are_kept_for_people_keep_no_job_waiting(place: Place) -> None:
+    """KEEP_ACTIVE of execd_params has the directory stay for good."""
+    lost(place)
+    status = place.directory / "exit_status"
+    status.write_text("137\n")
+    assert isinstance(refused(place.bring_back), EndingError)
+    long_ago = status.stat().st_mtime - returning.KEPT - 1
+    os.utime(status, (long_ago, long_ago))
+    place.bring_back()
+
+
+def test_run_whose_place_cannot_be_noted_is_waited_for_all_the_same(place: Place) -> None:
+    odd = place.path / "with blank" / "active_jobs" / "7.1"
+    odd.parent.mkdir(parents=True)
+    place.directory.rename(odd)
+    place.directory = odd
+    place.shepherds = [place.shepherd(4711)]
+    lost(place)
+    assert place.context["encamp_back"] == "here:4711:"
+    assert isinstance(refused(place.bring_back), EndingError)
+    place.shepherds = []
+    place.bring_back()
+
+
+def test_job_that_is_not_there_any_more_is_not_brought_back(place: Place) -> None:
+    lost(place)
+    (place.path / "one").write_text("<detailed_job_info/>")
+    final = refused(place.bring_back)
+    assert (final.transient, "forgotten" in final.sentence) == (False, True)
+
+
+def test_exit_code_that_means_nothing_is_not_relied_upon(place: Place) -> None:
+    place.config["forbid_reschedule"] = "1"
+    place.shepherds = [place.shepherd(4711)]
+    job = BatchJob(system="gridengine", id="7", uid=NOBODY)
+    back = place.adapter.give_back(job, "why", hold=False)
+    assert back == GivenBack(exit_code=99, unfinished=True)
+    assert place.called("qalter -h") != []
+    assert place.called("qmod") == ["qmod -rj 7"]
+
+
+def test_master_that_does_not_tell_whether_it_may_is_waited_for(place: Place) -> None:
+    place.say("qconf", AWAY, code=1)
+    assert refused(place.bring_back).transient
+    assert place.adapter.describe("7").requeue is None
+    place.say("qconf", QUEUE.replace("TRUE", "FALSE"))
+    final = refused(place.bring_back)
+    assert (final.code, final.transient) == (Code.WRONG_STATE, False)
+    assert place.called("qmod") == place.called("qalter") == []
+
+
+def test_task_of_a_job_that_goes_on_elsewhere_was_not_given_back(place: Place) -> None:
+    place.stands(*RUNS_ELSEWHERE)
+    place.clear_away()
+    final = refused(lambda: place.bring_back(task=Task(step="1.there")))
+    assert "Only batch jobs" in final.sentence
+
+
+def test_papers_of_any_size_cost_nothing(place: Place) -> None:
+    """The trace is the job's own file."""
+    os.truncate(place.directory / "trace", 1 << 40)
+    final = refused(place.bring_back)
+    assert (final.transient, "does not tell" in final.sentence) == (False, True)
+    (place.directory / "trace").unlink()
+    os.mkfifo(place.directory / "trace")
+    assert "does not tell" in refused(place.bring_back).sentence
