@@ -14,6 +14,7 @@ import pytest
 from encamp.home import Home
 from tests.cli.driving import Start, starter
 from tests.conftest import Encamp, left_behind
+from tests.site.siting import root_only
 
 pytestmark = pytest.mark.site
 
@@ -106,7 +107,21 @@ def rot_state(directory: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize("damage", [garble_record, cut_state, overwrite_memory, rot_state])
+def give_memory_away(directory: Path) -> None:
+    """As if the account of root's machines had been made anew."""
+    os.chown(directory / "memory", -1, 54321)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        garble_record,
+        cut_state,
+        overwrite_memory,
+        rot_state,
+        pytest.param(give_memory_away, marks=root_only),
+    ],
+)
 def test_damaged_template_is_noticed_and_made_again(
     encamp: Encamp, site_home: Home, damage: Callable[[Path], None]
 ) -> None:

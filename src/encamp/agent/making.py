@@ -176,11 +176,13 @@ class Maker:
                 return await self._bring_up(plan, record, origin, die_with_us, first)
             except WouldNotWakeError as failure:
                 # Nothing was asked of the guest, so trying again is safe.
-                if await asyncio.to_thread(self.templates.whole, template):
+                if self.templates.is_open_to(template, plan.user) and await asyncio.to_thread(
+                    self.templates.whole, template
+                ):
                     last = (failure.error.detail or failure.error.sentence).splitlines()[-1]
                     progress.update(f"cloning failed, booting instead: {last}")
                     return None
-                progress.update("the template is damaged, making it again")
+                progress.update("the template is damaged or another's, making it again")
                 self.templates.remove(template.key)
             except FileNotFoundError as error:
                 progress.update("the template was just removed, making it again")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from encamp import programs
 from encamp.model.errors import Code, EncampError
 
 ACCOUNT = "encamp"
 """Root's machines run as this system account, which owns nothing else."""
+LOCK = Path("/run/encamp-account.lock")
+"""Held while it is made; nobody but root can."""
 
 
 def process_user(owner: int) -> tuple[int, int] | None:
@@ -19,10 +25,10 @@ def process_user(owner: int) -> tuple[int, int] | None:
         raise EncampError(Code.NOT_PERMITTED, "A machine is made by its owner.")
     if owner != 0:
         return None
-    try:
-        entry = pwd.getpwnam(ACCOUNT)
-    except KeyError:
-        entry = _make_account()
+    entry = _find_account()
+    if entry is None:
+        with _making():
+            entry = _find_account() or _make_account()
     if entry.pw_uid == 0 or entry.pw_gid == 0:
         raise EncampError(
             Code.CONFIGURATION,
@@ -32,19 +38,33 @@ def process_user(owner: int) -> tuple[int, int] | None:
     return entry.pw_uid, entry.pw_gid
 
 
+def _find_account() -> pwd.struct_passwd | None:
+    with suppress(KeyError):
+        return pwd.getpwnam(ACCOUNT)
+    return None
+
+
+@contextmanager
+def _making() -> Iterator[None]:
+    """One at a time: of two `useradd` for one name, the second can give the account other numbers
+    when the first has been relied upon."""
+    fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+        # Who waits for this very file finds the account; who makes a new one, too.
+        LOCK.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
 def _make_account() -> pwd.struct_passwd:
     command = ["useradd", "--system", "--user-group", "--no-create-home"]
     command += ["--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
     command += ["--comment", "machines of root", ACCOUNT]
-    try:
-        programs.run(
-            command,
-            purpose=f"making the account '{ACCOUNT}', which root's machines run as",
-            code=Code.NOT_PERMITTED,
-        )
-    except EncampError as error:
-        try:
-            return pwd.getpwnam(ACCOUNT)  # Somebody else has made it in the meantime.
-        except KeyError:
-            raise error from None
+    programs.run(
+        command,
+        purpose=f"making the account '{ACCOUNT}', which root's machines run as",
+        code=Code.NOT_PERMITTED,
+    )
     return pwd.getpwnam(ACCOUNT)

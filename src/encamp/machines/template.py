@@ -96,6 +96,15 @@ class TemplateStore:
         except OSError:
             return False
 
+    def is_open_to(self, template: Template, user: tuple[int, int] | None) -> bool:
+        """Can a machine's process of this user and group have its memory? The account that root's
+        machines run as may have been made anew since. None: whoever we are can."""
+        try:
+            memory = (self.directory(template.key) / MEMORY).stat()
+        except OSError:
+            return False
+        return user is None or memory.st_gid == user[1]
+
     def keys(self) -> list[str]:
         """All there are, also those whose record cannot be read."""
         return sorted(directory.name for directory in self.home.templates.iterdir())
