@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from encamp.cli import batch_jobs, batch_why
+from encamp.cli.batch_standing import jobs_here
 from encamp.cli.batch_why import NAME, explanation
 from encamp.cli.main import run_command
 from encamp.door import questions
@@ -156,6 +158,21 @@ def test_where_there_is_no_manager_the_host_itself_is_asked(agent: Batch, ask: A
     assert "slurm:17" in out
 
 
+def test_ordinary_users_have_their_jobs_on_this_host_told_by_its_agent(
+    agent: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert jobs_here() == [RUNNING]
+    assert jobs_here()[0].outcome is Outcome.RUNNING
+
+
+def test_ordinary_users_are_told_of_no_jobs_where_there_is_no_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert jobs_here() == []
+
+
 def test_a_manager_that_was_named_is_not_passed_over(
     agent: Batch, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +302,17 @@ def test_what_hosts_and_the_batch_system_know_is_put_together(
     assert next in found.reason.next
     assert bool(next) is bool(found.reason.next)
     assert len(found.history) == 2
+
+
+def test_what_both_know_is_said_once() -> None:
+    latest = record("15", Outcome.GIVEN_BACK, reason="no room")
+    standing = JobStanding(state="PENDING", reason="Encamp: no room", waits=True)
+    found = explanation("15", [latest], standing)
+    assert found is not None
+    assert found.reason.sentence.count("no room") == 1
+    other = explanation("15", [latest], msgspec.structs.replace(standing, reason="Priority"))
+    assert other is not None
+    assert "the batch system says: Priority" in other.reason.sentence
 
 
 def test_tasks_of_an_array_are_told_together_and_each_by_itself() -> None:

@@ -409,6 +409,18 @@ def test_input_that_nobody_reads_does_not_hold_a_job_up(encamp: Encamp) -> None:
     assert encamp("run", "--", "true", input=bytes(8 * MIB)).returncode == 0
 
 
+def test_home_that_one_may_not_enter_is_said_to_be_anothers(alice: Account, place: Path) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    plain = {"ENCAMP_HOME": str(closed / "home"), "ENCAMP_DEBUG": ""}
+    done = alice.encamp("batch", "status", check=False, variables=plain)
+    other = alice.encamp("image", "ls", check=False, variables=plain)
+    for each in (done, other):
+        assert b"Traceback" not in each.stderr
+    assert other.returncode == Code.NOT_PERMITTED.value
+    assert b"ENCAMP_HOME" in other.stderr
+
+
 def test_no_network_unless_asked_for(encamp: Encamp) -> None:
     assert encamp("run", "--", "ls", "/sys/class/net").stdout == b"lo\n"
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from encamp.agent.bait import serving
+from encamp.agent.bait.serving import Serving
+from encamp.agent.commands.supervising import Commands
 from encamp.agent.daemon import Agent
 from encamp.agent.properties.finding import Plugins
+from encamp.batch.system import BatchSystem
 from encamp.home import Home
+from encamp.model.batch import BatchSettings
 from tests.agent.bait.hosting import PATIENCE, Host, Person
+from tests.agent.bait.pretended import Pretended
 from tests.conftest import ENCAMP
 from tests.site.siting import free_port, root_only
 
@@ -122,7 +131,9 @@ def test_stopped_agent_leaves_its_jobs_alone_and_says_that_no_more_should_come(
     job = host.start(alice, "/bin/sh", "-c", "echo up; read line; exit 5", stdin=-1)
     assert job.process.stdout is not None
     assert job.process.stdout.readline() == b"up\n"
+    before = len(host.said())
     host.stop_agent()
+    assert "Told to stop, by SIGTERM." in host.said()[before:]
     assert (host.notes / "closed").exists()
     assert not Path(f"/proc/{host.namespace}/root/run/encamp/bait").exists()
     job.process.communicate(b"go\n", timeout=90)
@@ -195,3 +206,35 @@ def _alone(directory: Path, settings: str) -> subprocess.CompletedProcess[bytes]
         timeout=90,
         check=False,
     )
+
+
+async def test_batch_system_is_opened_anew_only_if_the_settings_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It remembers jobs whose starters may still be killed."""
+    opened: list[BatchSettings] = []
+    told: list[int] = []
+
+    def open_batch_system(settings: BatchSettings) -> BatchSystem:
+        opened.append(settings)
+        return Pretended()
+
+    @asynccontextmanager
+    async def bait(*given: object) -> AsyncIterator[Callable[..., None]]:
+        yield lambda system, settings: told.append(id(system))
+
+    monkeypatch.setattr("encamp.batch.adapters.open_batch_system", open_batch_system)
+    monkeypatch.setattr(serving, "_open", bait)
+    async with Serving(Home(tmp_path), cast("Commands", None), "node1") as served:
+        settings = BatchSettings(system="pretended")
+        await served.change(settings)
+        await served.change(BatchSettings(system="pretended"))
+        assert (len(opened), len(told)) == (1, 1)
+        await served.change(BatchSettings(system="pretended", tries=7))
+        assert (len(opened), len(set(told))) == (2, 2)
+        # Another one altogether, and the first again.
+        await served.change(BatchSettings(system="pretended", programs={"conf": "/x"}))
+        await served.change(None)
+        assert served.settings is None
+        await served.change(settings)
+    assert (len(opened), len(told)) == (4, 2)

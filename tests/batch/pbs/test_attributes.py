@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from encamp.batch.pbs.adapter import Pbs
 from encamp.batch.pbs.attributes import number_of, one_job, one_node, shares_of
+from encamp.batch.slurm.adapter import Slurm
+from encamp.model.batch import BatchJob, BatchSettings
 from encamp.model.errors import Code, EncampError
 
 JOB = """Job Id:\t17
@@ -23,6 +26,23 @@ NODE = """n1
     note = encamp: full (abc)
 
 """
+
+
+@pytest.mark.parametrize(("state", "runs"), [("R", True), ("S", True), ("E", True), ("Q", False)])
+def test_job_that_is_ending_is_still_here(
+    monkeypatch: pytest.MonkeyPatch, state: str, runs: bool
+) -> None:
+    """Who carries it out asks about it to the last."""
+    behind = BatchJob(system="slurm", id="17", uid=1000, cpus=3)
+    monkeypatch.setattr(Slurm, "describe", lambda slurm, id: behind)
+    told = one_job(JOB.replace("job_state = R", f"job_state = {state}"), "17")
+    monkeypatch.setattr(Pbs, "_job", lambda pbs, id: told)
+    pbs = Pbs(BatchSettings(system="pbs", programs={"node": "n1"}))
+    if runs:
+        assert pbs.describe("17").queue == "main"
+    else:
+        with pytest.raises(EncampError, match="does not run"):
+            pbs.describe("17")
 
 
 def test_job_is_read() -> None:
