@@ -113,7 +113,6 @@ def run(
     on_line: Callable[[str], None] | None = None,
     silence: float | None = None,
     cleaning: bool = False,
-    account: tuple[int, int] | None = None,
 ) -> str:
     """Run a program to its end and return what it printed.
 
@@ -124,7 +123,6 @@ def run(
     lines. The program and all it started end with this call, also when the call itself is
     interrupted. A program that prints nothing for `silence` seconds is taken to hang and ended.
     `cleaning` programs are run even by a process that was told to stop.
-    `account`: the numbers of another user and group, who runs it.
     """
     if not cleaning:
         refuse_when_stopping()
@@ -142,9 +140,6 @@ def run(
         cwd=directory,
         text=True,
         errors="replace",
-        **(
-            {} if account is None else {"user": account[0], "group": account[1], "extra_groups": ()}
-        ),
     )
     if not cleaning:
         RUNNING.add(process)

@@ -74,6 +74,10 @@ def test_examples_of_the_documents_work(api: Api, number: int, tmp_path: Path) -
     assert done.stderr == ""
     if number == 0:
         assert re.fullmatch(r"hello from mini-\w+\n 0\n", done.stdout)
+    # Not every example waits for all that it has begun.
+    with api.client() as site:
+        for job in site.requests(under_way=True):
+            site.wait(job)
 
 
 def go(api: Api, machine: str) -> None:

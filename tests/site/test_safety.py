@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -363,6 +364,35 @@ def test_a_command_is_told_of_its_own_want_of_memory_and_of_no_others(
         assert (b"The memory of the machine ran out" in done.stderr) == tells
     done = encamp("exec", machine, "--", "false", check=False)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_commands_that_run_out_of_memory_together_are_all_told(
+    encamp: Encamp, machine: str
+) -> None:
+    hungry = "until [ -e /tmp/go ]; do sleep 0.1; done; x=aaaaaaaaaa; while :; do x=$x$x; done"
+    words = ("exec", machine, "--", "sh", "-c")
+    with ThreadPoolExecutor(2) as together:
+        both = [together.submit(encamp, *words, hungry, check=False) for _ in range(2)]
+        encamp(*words, "touch /tmp/go")
+    for done in (each.result() for each in both):
+        assert done.returncode != 0
+        assert b"The memory of the machine ran out" in done.stderr
+
+
+def test_command_beside_another_is_told_of_no_want_that_was_before(
+    encamp: Encamp, machine: str
+) -> None:
+    words = ("exec", machine, "--", "sh", "-c")
+    with ThreadPoolExecutor(1) as together:
+        waits = together.submit(encamp, *words, "until [ -e /tmp/end ]; do sleep 0.1; done")
+        try:
+            # One whose child was ended for that, and that does not mind.
+            encamp(*words, "(x=aaaaaaaaaa; while :; do x=$x$x; done) 2>/dev/null; true")
+            later = encamp(*words, "exit 3", check=False)
+        finally:
+            encamp(*words, "touch /tmp/end")
+    assert waits.result().returncode == 0
+    assert (later.returncode, later.stderr) == (3, b"")
 
 
 def test_machine_cannot_write_more_than_its_disk(encamp: Encamp, site_home: Home) -> None:

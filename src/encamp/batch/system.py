@@ -52,16 +52,23 @@ class BatchSystem(ABC):
         with the batch system's own commands. `hold`: it does not begin again until somebody says
         so."""
 
-    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
         """The same for a job whose starter is gone, if it was killed and nothing else ended the
         job: not its user or an administrator, nor a limit. Raises a transient error as long as that
         cannot be told, and another one if the job is to stay as it is. `held`: the batch system
         cannot have noticed the starter's end yet; if it is ending the job itself, that has to be
         said by an `EndingError`, since it may wait for the starter. Of the job only what tells it
-        from others is known for sure, and how often it was begun before."""
+        from others is known for sure, and how often it was begun before. Returns what is left to do
+        for `finish`, before which nothing was done; empty: all is done."""
         raise EncampError(
             Code.WRONG_STATE, f"'{self.name}' does not take jobs back that have ended."
         )
+
+    def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
+        """Do what `give_back` or `bring_back` has left, which was written down since: it may have
+        been begun by an agent that was killed. Raises an `EndingError` while it has to wait for the
+        end of the lost run."""
+        raise EncampError(Code.WRONG_STATE, f"'{self.name}' has left nothing to do.")
 
     def commands(self, environment: str) -> dict[str, Offered]:
         """Its own commands that a job finds in a machine of an environment, by name. Those that

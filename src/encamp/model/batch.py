@@ -75,8 +75,8 @@ class GivenBack(msgspec.Struct, frozen=True, kw_only=True):
     """It ends with this; the batch system may give it a meaning, such as 'again'."""
     wait: bool = False
     """First it waits for the batch system to end it, which it was asked to."""
-    unfinished: bool = False
-    """What is left to do when it has ended, `bring_back` does."""
+    left: str = ""
+    """What `finish` has to begin with before that, and to end when it has ended."""
 
 
 class Reads(enum.Enum):

@@ -35,6 +35,17 @@ ENDED = frozenset({Outcome.DONE, Outcome.KILLED, Outcome.FAILED})
 """What is to stay as it is."""
 
 
+class WayBack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a job that is to be in its batch system's queue again, and not there for good yet."""
+
+    left: str
+    """What is left to do for that, in the words of its batch system's adapter."""
+    outcome: Outcome
+    """What it will have come to,"""
+    reason: str
+    """and why."""
+
+
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run of a batch job on one host."""
 
@@ -68,6 +79,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """What ended it, if a signal did."""
     reason: str = ""
     """Why it was given back, held or failed; or why it is not running yet."""
+    back: WayBack | None = None
     cpu_seconds: float | None = None
     """Of the machine's process; None: not known."""
     peak_memory: int | None = None

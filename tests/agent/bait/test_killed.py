@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,14 +35,18 @@ class Counted:
         self.person = person
         self.begun = person.directory / f"{name}.begun"
         self.ended = person.directory / f"{name}.ended"
+        self.gone = person.directory / f"{name}.gone"
         self.go = person.directory / f"{name}.go"
         self.ready = host.root / "people" / "go"
         """With this, machines of `patient` are ready."""
 
-    def start(self, environment: str, **fields: object) -> Started:
+    def start(self, environment: str, *, watched: bool = False, **fields: object) -> Started:
         self.id = self.host.job(self.person, **fields)
         wait = f"while [ ! -e {self.go} ]; do sleep 0.02; done"
-        script = f"echo >>{self.begun}; {wait}; echo >>{self.ended}; exit {CODE}"
+        # Somebody who outlives it, and sees that it is gone.
+        watch = f"while [ -e /proc/$$ ]; do sleep 0.1; done; : >{self.gone}"
+        watch = f"({watch}) </dev/null >/dev/null 2>&1 &" if watched else ":;"
+        script = f"{watch} echo >>{self.begun}; {wait}; echo >>{self.ended}; exit {CODE}"
         return self.host.start(
             self.person, "/bin/sh", "-c", script, id=self.id, environment=environment
         )
@@ -230,14 +233,13 @@ def test_nobody_keeps_room_for_a_job_that_is_over(host: Host, counted: Counted) 
 
 def test_job_that_ended_before_its_starter_was_killed_is_done(host: Host, counted: Counted) -> None:
     """Which the machine alone knew then."""
-    job = counted.start("mini")
+    job = counted.start("mini", watched=True)
     counted.wait_until_begun()
     (worker,) = host.workers()
     os.kill(worker, signal.SIGSTOP)
     counted.go.touch()
-    host.wait_for("its end", lambda: counted.times() == (1, 1))
-    # What its last command was is seen a moment before it has ended.
-    time.sleep(1.5)
+    host.wait_for("its end", counted.gone.exists)
+    assert counted.times() == (1, 1)
     kill(host, job, "starter")
     os.kill(worker, signal.SIGCONT)
     assert job.end().returncode == -signal.SIGKILL

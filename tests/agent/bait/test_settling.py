@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from encamp.agent.bait import settling
@@ -16,7 +17,7 @@ from encamp.agent.bait.settling import Settling
 from encamp.batch.system import EndingError
 from encamp.home import Home
 from encamp.model.batch import BatchJob, BatchSettings, Task
-from encamp.model.batch_record import BatchRecord, Outcome
+from encamp.model.batch_record import BatchRecord, Outcome, WayBack
 from encamp.model.errors import Code, EncampError
 from tests.agent.bait.pretended import Pretended
 
@@ -35,12 +36,16 @@ class Deciding(Pretended):
         self.taken: list[tuple[str, str, bool]] = []
         self.held: list[bool] = []
 
-    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
-        self.held.append(held)
+    def answer(self) -> None:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is not None:
             raise answer
+
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
+        self.held.append(held)
+        self.answer()
         self.taken.append((job.id, reason, hold))
+        return ""
 
 
 @pytest.fixture
@@ -194,18 +199,77 @@ def test_batch_system_that_is_ending_a_job_is_waited_for(
     assert settle(home, Deciding(*[ending] * 20, None), gone).outcome is Outcome.GIVEN_BACK
 
 
-@pytest.mark.parametrize("last", [None, NEVER])
-def test_job_that_was_given_back_is_told_as_that_when_the_rest_is_done(
-    home: Home, last: EncampError | None
+class Leaving(Deciding):
+    """Takes jobs back in two steps."""
+
+    def __init__(self, home: Home, *answers: EncampError | None) -> None:
+        super().__init__(*answers)
+        self.home = home
+        self.finished: list[tuple[str, str, bool]] = []
+
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
+        return "what is left"
+
+    def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
+        (record,) = found(self.home)
+        assert record.back is not None, "nobody would know of it after a crash"
+        assert record.back.left == left
+        self.finished.append((left, reason, hold))
+        self.answer()
+
+
+@pytest.mark.parametrize(("restarts", "hold"), [(0, False), (2, True)])
+def test_what_is_left_to_do_is_written_down_before_it_is_begun(
+    home: Home, restarts: int, hold: bool
 ) -> None:
-    """Also if its user has deleted it meanwhile."""
+    system = Leaving(home, EndingError("Not yet."), None)
+    written = settle(home, system, gone, restarts=restarts)
+    assert system.finished == [("what is left", "Encamp: its starter was killed", hold)] * 2
+    assert written.outcome is (Outcome.HELD if hold else Outcome.GIVEN_BACK)
+    assert written.back is None
 
-    def given_back(asked: Settling, record: BatchRecord) -> None:
-        job = BatchJob(system="pretended", id=record.id, uid=1000)
-        asked.finish(record.key, job, Task(), Outcome.HELD, "no machine for it came up")
 
-    written = settle(home, Deciding(EndingError("Not yet."), LATER, last), given_back)
-    assert (written.outcome, written.reason) == (Outcome.HELD, "no machine for it came up")
+def test_next_agent_goes_on_with_what_is_left(home: Home) -> None:
+    def orphan(asked: Settling, record: BatchRecord) -> None:
+        back = WayBack(left="the rest", outcome=Outcome.HELD, reason="no machine came up")
+        asked.begin_orphan(msgspec.structs.replace(record, back=back))
+
+    system = Leaving(home, EndingError("Not yet."), LATER, None)
+    written = settle(home, system, orphan)
+    assert system.finished == [("the rest", "Encamp: no machine came up", True)] * 3
+    assert (written.outcome, written.reason) == (Outcome.HELD, "no machine came up")
+
+
+def test_job_that_is_deleted_on_its_way_back_was_given_back(home: Home) -> None:
+    written = settle(home, Leaving(home, EndingError("Not yet."), NEVER), gone)
+    assert written.outcome is Outcome.GIVEN_BACK
+    assert written.reason == "its starter was killed; It was cancelled."
+    other = Home(home.root / "other").prepare()
+    assert settle(other, Leaving(other, NEVER), gone).outcome is Outcome.KILLED
+
+
+def test_starter_may_end_when_its_job_is_in_the_queue_and_no_sooner(home: Home) -> None:
+    kept = Records(home, "host")
+    kept.load()
+    job = BatchJob(system="pretended", id="17", uid=1000)
+    record = kept.came("k", job, environment="mini", user="alice")
+    away = EncampError(Code.UNREACHABLE, "It does not answer.", transient=True)
+    system = Leaving(home, away, away, EndingError("Not yet."))
+    back = WayBack(left="the rest", outcome=Outcome.GIVEN_BACK, reason="no room")
+
+    async def main() -> None:
+        asked = Settling(kept, in_thread, lambda: (system, BatchSettings(system="pretended")))
+        assert await asked.sent(record.key, job, Task(), back, lambda: False)
+        assert len(system.finished) == 3
+        await asked.close()
+        system.answers = [away]
+        # Who is gone is not waited for, and comes back all the same.
+        assert not await asked.sent(record.key, job, Task(), back, lambda: len(system.finished) > 5)
+        await asked.close()
+
+    asyncio.run(main())
+    (written,) = found(home)
+    assert written.back == back
 
 
 def test_what_is_not_decided_is_left_to_the_next_agent(home: Home) -> None:

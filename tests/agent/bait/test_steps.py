@@ -100,6 +100,29 @@ def test_task_is_told_that_its_directory_is_not_in_the_machine(job: Job) -> None
     assert job.end().returncode == 4
 
 
+def test_mistake_in_the_descriptions_of_a_host_fails_a_task_and_not_its_job(
+    host: Host, alice: Person
+) -> None:
+    described = host.configuration / "environments.yaml"
+    text = described.read_text()
+    mistaken = f"{text}\nplain: {{extends: mini, descripton: new}}\n"
+    with host.described("tries: 1\n"):
+        try:
+            described.write_text(f"{text}\nplain: {{extends: mini}}\n")
+            job = Job(host, alice, "plain", cpus=1)
+            described.write_text(mistaken)
+            done = job.run("true")
+            described.write_text(f"{text}\nplain: {{extends: mini}}\n")
+            again = job.run("exit 5", step="1")
+        finally:
+            described.write_text(text)
+        assert done.returncode == LOST
+        assert b"environments.yaml" in done.stderr
+        assert again.returncode == 5
+        assert job.end().returncode == 4
+        assert host.returned(job.id) == []
+
+
 def test_task_that_is_ended_leaves_the_script_alone(job: Job) -> None:
     told = job.start("trap 'echo caught; exit 9' USR1; echo ready; while :; do sleep 0.02; done")
     killed = job.start("echo $$ >/tmp/killed; echo ready; sleep 1000", step="1")

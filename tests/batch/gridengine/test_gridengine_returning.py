@@ -15,7 +15,7 @@ from encamp.batch.gridengine import returning
 from encamp.batch.gridengine.adapter import GridEngine
 from encamp.batch.gridengine.shepherd import Shepherd
 from encamp.batch.system import EndingError
-from encamp.model.batch import BatchJob, BatchSettings, GivenBack, Task
+from encamp.model.batch import BatchJob, BatchSettings, Task
 from encamp.model.errors import Code, EncampError
 from tests.site.siting import root_only
 
@@ -44,7 +44,7 @@ class Place:
         self.say("qconf", QUEUE)
         self.say("qalter", "")
         self.say("qmod", RESCHEDULED)
-        self.context: dict[str, str] = {}
+        self.left = ""
         self.stands(*RUNS)
         self.config = {"host": "here", "queue": "main.q", "job_owner": "nobody"}
         self.shepherds = [self.shepherd(4711)]
@@ -75,13 +75,9 @@ class Place:
     def stands(self, state: str, queue: str, *, on_hold: bool = False) -> None:
         """As `qstat` tells of the one job. `on_hold`: by an administrator."""
         number, _, task = self.id.partition(".")
-        noted = "".join(
-            f"<a><VA_variable>{name}</VA_variable><VA_value>{value}</VA_value></a>"
-            for name, value in self.context.items()
-        )
         (self.path / "one").write_text(
-            "<detailed_job_info><djob_info><element><JB_owner>a</JB_owner>"
-            f"<JB_context>{noted}</JB_context></element></djob_info></detailed_job_info>"
+            "<detailed_job_info><djob_info><element><JB_owner>a</JB_owner></element></djob_info>"
+            "</detailed_job_info>"
         )
         listed = (
             f"<job_list><JB_job_number>{number}</JB_job_number><state>{state}</state>"
@@ -96,14 +92,6 @@ class Place:
         )
         script.chmod(0o755)
 
-    def noted(self) -> None:
-        """The master knows what it was last told to note."""
-        words = self.called("qalter")[-1].partition(" -ac ")[2].rpartition(" ")[0]
-        self.context |= {
-            name: value
-            for name, _, value in (each.partition("=") for each in words.split(",") if "=" in each)
-        }
-
     def called(self, command: str) -> list[str]:
         if not (self.path / "called").exists():
             return []
@@ -113,11 +101,15 @@ class Place:
     def forget_calls(self) -> None:
         (self.path / "called").unlink(missing_ok=True)
 
-    def bring_back(
-        self, *, hold: bool = False, held: bool = True, task: Task | None = None
-    ) -> None:
-        job = BatchJob(system="gridengine", id=self.id, uid=NOBODY)
-        self.adapter.bring_back(job, task or Task(), "why", hold=hold, held=held)
+    @property
+    def job(self) -> BatchJob:
+        return BatchJob(system="gridengine", id=self.id, uid=NOBODY)
+
+    def bring_back(self, *, held: bool = True, task: Task | None = None) -> None:
+        self.left = self.adapter.bring_back(self.job, task or Task(), "why", hold=False, held=held)
+
+    def finish(self, *, hold: bool = False) -> None:
+        self.adapter.finish(self.job, self.left, "why", hold=hold)
 
     def clear_away(self) -> None:
         """What is left of the lost run."""
@@ -131,7 +123,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield Place(Path(path), monkeypatch)
 
 
-def refused(work: Callable[[], None]) -> EncampError:
+def refused(work: Callable[[], object]) -> EncampError:
     with pytest.raises(EncampError) as raised:
         work()
     return raised.value
@@ -139,24 +131,24 @@ def refused(work: Callable[[], None]) -> EncampError:
 
 def lost(place: Place, *, hold: bool = False) -> None:
     """It is queued again, and held."""
-    assert isinstance(refused(lambda: place.bring_back(hold=hold)), EndingError)
-    place.noted()
+    place.bring_back()
+    assert place.called("qalter") == place.called("qmod") == []
+    assert isinstance(refused(lambda: place.finish(hold=hold)), EndingError)
     place.stands(*WAITS)
 
 
 def test_job_is_held_until_what_is_left_of_its_run_is_cleared_away(place: Place) -> None:
     lost(place)
-    way = f"here:4711:{place.directory}"
     assert place.called("qalter") == [
-        f"qalter -h s -ac encamp_back={way},encamp=why,encamp_restarts=1 7"
+        "qalter -h s -ac encamp_back=here,encamp=why,encamp_restarts=1 7"
     ]
     assert place.called("qmod") == ["qmod -rj 7"]
     place.forget_calls()
-    for held in (True, False):
-        assert isinstance(refused(lambda: place.bring_back(held=held)), EndingError)  # noqa: B023
+    for _ in range(2):
+        assert isinstance(refused(place.finish), EndingError)
     assert place.called("q") == []
     place.clear_away()
-    place.bring_back(held=False)
+    place.finish()
     assert place.called("q") == ["qalter -h S -ac encamp_back=over 7"]
 
 
@@ -165,11 +157,11 @@ def test_task_of_an_array_is_held_for_itself(place: Place) -> None:
     place.shepherds = [place.shepherd(4711)]
     place.stands(*RUNS)
     lost(place)
-    [said] = place.called("qalter")
-    assert said.startswith("qalter -h s -ac encamp_back_1=here:4711:/")
-    assert said.endswith("encamp_1=why,encamp_restarts_1=1 7.1")
+    assert place.called("qalter") == [
+        "qalter -h s -ac encamp_back_1=here,encamp_1=why,encamp_restarts_1=1 7.1"
+    ]
     place.clear_away()
-    place.bring_back()
+    place.finish()
     assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back_1=over 7.1"
 
 
@@ -177,7 +169,7 @@ def test_job_that_is_to_be_held_stays_held_by_its_user(place: Place) -> None:
     lost(place, hold=True)
     assert place.called("qalter")[-1].startswith("qalter -h us -ac ")
     place.clear_away()
-    place.bring_back(hold=True)
+    place.finish(hold=True)
     assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
 
 
@@ -185,8 +177,22 @@ def test_hold_of_an_administrators_is_not_lifted(place: Place) -> None:
     place.stands("hr", "main.q@here", on_hold=True)
     lost(place)
     place.clear_away()
-    place.bring_back()
+    place.finish()
     assert place.called("qalter")[-1] == "qalter -ac encamp_back=over 7"
+
+
+def test_our_own_hold_is_not_taken_for_an_administrators(place: Place) -> None:
+    """Whoever begins again has found it held."""
+    place.bring_back()
+    place.say("qmod", AWAY, code=1)
+    assert refused(place.finish).code is Code.UNREACHABLE
+    place.stands("hr", "main.q@here", on_hold=True)
+    place.say("qmod", RESCHEDULED)
+    assert isinstance(refused(place.finish), EndingError)
+    place.stands(*WAITS)
+    place.clear_away()
+    place.finish()
+    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
 
 
 @pytest.mark.parametrize("rescheduled", [True, False])
@@ -197,19 +203,28 @@ def test_next_agent_goes_on_where_a_killed_one_was(place: Place, rescheduled: bo
     place.come()
     place.shepherds = []
     place.forget_calls()
-    assert isinstance(refused(lambda: place.bring_back(held=False)), EndingError)
-    assert place.called("q") == ([] if rescheduled else ["qmod -rj 7"])
+    assert isinstance(refused(place.finish), EndingError)
+    assert place.called("qmod") == ([] if rescheduled else ["qmod -rj 7"])
     place.stands(*WAITS)
     place.clear_away()
-    place.bring_back(held=False)
-    assert place.called("qalter") == ["qalter -h S -ac encamp_back=over 7"]
+    place.finish()
+    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
 
 
 def test_refusal_to_queue_it_again_is_no_last_word(place: Place) -> None:
     """Grid Engine may just be learning of its end."""
     place.say("qmod", "job 7 is not running")
-    again = refused(place.bring_back)
+    place.bring_back()
+    again = refused(place.finish)
     assert (again.transient, "is not running" in again.sentence) == (True, True)
+
+
+def test_job_that_may_never_run_again_is_not_left_held(place: Place) -> None:
+    place.say("qmod", "The job 7 is not restartable")
+    place.bring_back()
+    final = refused(place.finish)
+    assert (final.transient, "a second time" in final.sentence) == (False, True)
+    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
 
 
 @pytest.mark.parametrize("same_host", [True, False])
@@ -220,65 +235,47 @@ def test_run_that_somebody_has_let_go_is_not_taken_for_the_lost_one(
     place.stands(*(("Rr", "main.q@here") if same_host else RUNS_ELSEWHERE))
     place.shepherds = [place.shepherd(4712)] if same_host else []
     place.forget_calls()
-    place.bring_back(held=False)
-    assert place.called("qmod") == []
-
-
-def test_way_back_on_another_host_is_none_here(place: Place) -> None:
-    place.context["encamp_back"] = "there:99:/spool/active_jobs/7.1"
-    place.stands(*RUNS)
-    lost(place)
-    assert place.context["encamp_back"].startswith("here:4711:")
-
-
-@pytest.mark.parametrize(
-    "written", ["over", "here:1:/etc", "here:x:", "here:4711:/a b/active_jobs/7.1", ""]
-)
-def test_what_nobody_of_us_has_noted_is_no_way_back(place: Place, written: str) -> None:
-    place.context["encamp_back"] = written
-    place.stands(*RUNS)
-    lost(place)
+    place.finish()
+    assert place.called("q") == []
 
 
 def test_papers_that_are_kept_for_people_keep_no_job_waiting(place: Place) -> None:
-    """KEEP_ACTIVE of execd_params has the directory stay for good."""
+    """KEEP_ACTIVE of execd_params has the directory stay for good. Else one that stays for long
+    says that its daemon is away, and has told nothing."""
     lost(place)
     status = place.directory / "exit_status"
     status.write_text("137\n")
-    assert isinstance(refused(place.bring_back), EndingError)
+    place.say("qconf", "execd_params INHERIT_ENV=false,KEEP_ACTIVE=TRUE")
+    assert isinstance(refused(place.finish), EndingError)
     long_ago = status.stat().st_mtime - returning.KEPT - 1
     os.utime(status, (long_ago, long_ago))
-    place.bring_back()
-
-
-def test_run_whose_place_cannot_be_noted_is_waited_for_all_the_same(place: Place) -> None:
-    odd = place.path / "with blank" / "active_jobs" / "7.1"
-    odd.parent.mkdir(parents=True)
-    place.directory.rename(odd)
-    place.directory = odd
-    place.shepherds = [place.shepherd(4711)]
-    lost(place)
-    assert place.context["encamp_back"] == "here:4711:"
-    assert isinstance(refused(place.bring_back), EndingError)
-    place.shepherds = []
-    place.bring_back()
+    for never in ("execd_params none", "execd_params KEEP_ACTIVE=false", "x y"):
+        place.say("qconf", never)
+        assert isinstance(refused(place.finish), EndingError)
+    place.say("qconf", "execd_params INHERIT_ENV=false,KEEP_ACTIVE=TRUE")
+    place.finish()
 
 
 def test_job_that_is_not_there_any_more_is_not_brought_back(place: Place) -> None:
     lost(place)
     (place.path / "one").write_text("<detailed_job_info/>")
-    final = refused(place.bring_back)
-    assert (final.transient, "forgotten" in final.sentence) == (False, True)
+    for work in (place.finish, place.bring_back):
+        final = refused(work)
+        assert (final.transient, "forgotten" in final.sentence) == (False, True)
 
 
 def test_exit_code_that_means_nothing_is_not_relied_upon(place: Place) -> None:
     place.config["forbid_reschedule"] = "1"
     place.shepherds = [place.shepherd(4711)]
-    job = BatchJob(system="gridengine", id="7", uid=NOBODY)
-    back = place.adapter.give_back(job, "why", hold=False)
-    assert back == GivenBack(exit_code=99, unfinished=True)
-    assert place.called("qalter -h") != []
+    back = place.adapter.give_back(place.job, "why", hold=False)
+    assert (back.exit_code, place.called("qalter"), place.called("qmod")) == (99, [], [])
+    place.left = back.left
+    assert isinstance(refused(place.finish), EndingError)
     assert place.called("qmod") == ["qmod -rj 7"]
+    place.say("qconf", QUEUE.replace("TRUE", "FALSE"))
+    place.come()
+    final = refused(lambda: place.adapter.give_back(place.job, "why", hold=False))
+    assert (final.transient, "a second time" in final.sentence) == (False, True)
 
 
 def test_master_that_does_not_tell_whether_it_may_is_waited_for(place: Place) -> None:
@@ -296,6 +293,8 @@ def test_task_of_a_job_that_goes_on_elsewhere_was_not_given_back(place: Place) -
     place.clear_away()
     final = refused(lambda: place.bring_back(task=Task(step="1.there")))
     assert "Only batch jobs" in final.sentence
+    place.bring_back()
+    assert place.left == ""
 
 
 def test_papers_of_any_size_cost_nothing(place: Place) -> None:

@@ -316,7 +316,7 @@ def test_job_that_a_killed_agent_has_held_is_let_go_by_the_next_and_no_sooner(
         kill_starter(camp, id)
         camp.wait_for_state(id, "hRq")
         shown = camp.site.run_as(alice.name, ["qstat", "-j", id]).stdout
-        assert f"encamp_back={host.name}:" in shown
+        assert f"encamp_back={host.name}," in shown
         camp.agents[host.name].kill()
         camp.start_agent(host)
         log = camp.log(host)

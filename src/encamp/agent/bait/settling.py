@@ -15,7 +15,7 @@ from encamp.agent.bait.identity import InThread
 from encamp.agent.bait.policy import Records
 from encamp.batch.system import BatchSystem, EndingError
 from encamp.model.batch import BatchJob, BatchSettings, Task
-from encamp.model.batch_record import BatchRecord, Outcome
+from encamp.model.batch_record import BatchRecord, Outcome, WayBack
 from encamp.model.errors import Code, EncampError
 
 PATIENCE = 600.0
@@ -35,6 +35,30 @@ NOT_SEEN = "Its end was not seen."
 LOG = logging.getLogger(__name__)
 
 
+class Lost:
+    """A job whose end was not seen, by its record."""
+
+    def __init__(
+        self,
+        record: str,
+        job: BatchJob,
+        task: Task,
+        patience: float,
+        *,
+        is_gone: bool,
+        back: WayBack | None = None,
+    ) -> None:
+        self.record = record
+        self.job = job
+        self.task = task
+        self.patience = patience
+        self.is_gone = is_gone
+        """Its starter is, for certain."""
+        self.back = back
+        self.is_sent = False
+        """It is back in the queue; what is left to do there takes its time."""
+
+
 class Settling:
     """`batch`: the batch system, and how this host works with it, as they are at the moment."""
 
@@ -47,8 +71,8 @@ class Settling:
         self._records = records
         self._in_thread = in_thread
         self._batch = batch
-        self._jobs: dict[str, str] = {}
-        """By their records, the ids of those that are asked about."""
+        self._lost: dict[str, Lost] = {}
+        """By their records, those that are asked about."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._held: Counter[str] = Counter()
         """Ids of jobs whose starters' ends the batch system cannot notice yet;"""
@@ -59,11 +83,20 @@ class Settling:
 
     def begin(self, record: str, job: BatchJob, task: Task) -> None:
         """Its starter is gone for certain."""
-        self._ask(record, job, task, PATIENCE, is_gone=True)
+        self._ask(Lost(record, job, task, PATIENCE, is_gone=True))
 
-    def finish(self, record: str, job: BatchJob, task: Task, outcome: Outcome, reason: str) -> None:
-        """It was given back, but for what is left to do when its starter has ended."""
-        self._ask(record, job, task, PATIENCE, is_gone=True, given_back=(outcome, reason))
+    async def sent(
+        self, record: str, job: BatchJob, task: Task, back: WayBack, is_vain: Callable[[], bool]
+    ) -> bool:
+        """One that was given back, but for something that is left to do. Whether that has come so
+        far that its starter may end; the rest is done here."""
+        self._ask(Lost(record, job, task, PATIENCE, is_gone=True, back=back))
+        while not is_vain():
+            lost = self._lost.get(record)
+            if lost is None or lost.is_sent:
+                return True
+            await asyncio.sleep(FIRST_DELAY)
+        return False
 
     def begin_orphan(self, record: BatchRecord) -> None:
         """Nothing more is known of it: its starter may still come."""
@@ -74,7 +107,8 @@ class Settling:
             restarts=record.restarts,
             environment=record.environment,
         )
-        self._ask(record.key, job, Task(step=record.step), ORPHANED, is_gone=False)
+        task = Task(step=record.step)
+        self._ask(Lost(record.key, job, task, ORPHANED, is_gone=False, back=record.back))
 
     @contextmanager
     def holding(self, id: str) -> Iterator[None]:
@@ -94,11 +128,11 @@ class Settling:
 
     def concerns(self, id: str) -> bool:
         """Is it to be decided yet what becomes of this job?"""
-        return id in self._jobs.values()
+        return any(lost.job.id == id for lost in self._lost.values())
 
     def drop(self, record: str) -> None:
         """Its job is under way again, or done with."""
-        self._jobs.pop(record, None)
+        self._lost.pop(record, None)
         if (task := self._tasks.pop(record, None)) is not None:
             task.cancel()
 
@@ -109,49 +143,35 @@ class Settling:
             self.drop(record)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ask(
-        self,
-        record: str,
-        job: BatchJob,
-        task: Task,
-        patience: float,
-        *,
-        is_gone: bool,
-        given_back: tuple[Outcome, str] | None = None,
-    ) -> None:
-        if record in self._tasks:
+    def _ask(self, lost: Lost) -> None:
+        if lost.record in self._tasks:
             return
-        self._jobs[record] = job.id
-        settling = self._settle(record, job, task, patience, is_gone, given_back)
-        self._tasks[record] = asyncio.create_task(settling)
+        if lost.back is not None:
+            self._records.change(lost.record, back=lost.back)
+        self._lost[lost.record] = lost
+        self._tasks[lost.record] = asyncio.create_task(self._settle(lost))
 
-    async def _settle(
-        self,
-        record: str,
-        job: BatchJob,
-        task: Task,
-        patience: float,
-        is_gone: bool,
-        given_back: tuple[Outcome, str] | None,
-    ) -> None:
-        end = time.monotonic() + patience
+    async def _settle(self, lost: Lost) -> None:
+        job, record = lost.job, lost.record
+        end = time.monotonic() + lost.patience
         delay, said = FIRST_DELAY, ""
         outcome, reason = Outcome.LOST, NOT_SEEN
         while time.monotonic() < end:
             try:
-                outcome, reason = await self._bring_back(job, task), WHY
+                outcome, reason = await self._bring_back(lost)
                 break
             except EncampError as error:
                 if said != error.sentence:
                     said = error.sentence
                     LOG.info("Job %s: %s", job.id, said)
                 is_ending = isinstance(error, EndingError)
+                lost.is_sent |= is_ending and lost.back is not None
                 if is_ending and job.id in self._held:
                     self._ending.add(job.id)
                 if is_ending or error.code is Code.UNREACHABLE:
-                    end = time.monotonic() + patience
+                    end = time.monotonic() + lost.patience
                 is_final = error.code in VERDICTS and not error.transient
-                if is_final and (is_gone or job.id in self._held):
+                if is_final and (lost.is_gone or lost.back or job.id in self._held):
                     outcome, reason = Outcome.KILLED, f"{GONE} {said}"
                     break
             except Exception:
@@ -160,18 +180,33 @@ class Settling:
             delay = min(LONGEST_DELAY, delay * 1.5)
         else:
             reason = f"{NOT_SEEN} {said}".rstrip()
-        outcome, reason = given_back or (outcome, reason)
+        if lost.is_sent and lost.back is not None and outcome is not lost.back.outcome:
+            # It was in the queue, whatever became of it there.
+            outcome, reason = lost.back.outcome, f"{lost.back.reason}; {said}"
         LOG.warning("Job %s: %s (%s)", job.id, reason, outcome.value)
-        self._records.over(record, outcome, reason=reason)
+        self._records.over(record, outcome, reason=reason, back=None)
         self._tasks.pop(record, None)
-        self._jobs.pop(record, None)
+        self._lost.pop(record, None)
         self.settled(record)
 
-    async def _bring_back(self, job: BatchJob, task: Task) -> Outcome:
+    async def _bring_back(self, lost: Lost) -> tuple[Outcome, str]:
+        """What it has come to, if nothing is left to do for that."""
         system, settings = self._batch()
-        hold = job.restarts >= settings.restarts
-        held = job.id in self._held
+        job, hold = lost.job, lost.job.restarts >= settings.restarts
+        if lost.back is None:
+            outcome = Outcome.HELD if hold else Outcome.GIVEN_BACK
+            held = job.id in self._held
+            left = await self._in_thread(
+                lambda: system.bring_back(job, lost.task, f"Encamp: {WHY}", hold=hold, held=held)
+            )
+            if not left:
+                return outcome, WHY
+            lost.back = WayBack(left=left, outcome=outcome, reason=WHY)
+            self._records.change(lost.record, back=lost.back)
+        back = lost.back
         await self._in_thread(
-            lambda: system.bring_back(job, task, f"Encamp: {WHY}", hold=hold, held=held)
+            lambda: system.finish(
+                job, back.left, f"Encamp: {back.reason}", hold=back.outcome is Outcome.HELD
+            )
         )
-        return Outcome.HELD if hold else Outcome.GIVEN_BACK
+        return back.outcome, back.reason

@@ -31,7 +31,7 @@ from encamp.agent.commands.tracked import Tracked
 from encamp.batch.system import BatchSystem
 from encamp.describe.environments import find_environment
 from encamp.model.batch import BatchJob, BatchSettings, Task
-from encamp.model.batch_record import Outcome
+from encamp.model.batch_record import Outcome, WayBack
 from encamp.model.errors import Code, EncampError
 
 SETTLED = 20.0
@@ -141,11 +141,6 @@ class Taking:
         if not name:
             await visit.say(frames.plain())
             return
-        try:
-            environment = await self._in_thread(lambda: find_environment(name))
-        except EncampError as error:
-            await self._not_begun(visit, job, task, name, error, None)
-            return
         host = await self._joining.host_of(visit, job, task, name)
         paused = "" if host else await self._paused(visit, job, name)
         if paused or asked.tries:
@@ -160,6 +155,7 @@ class Taking:
                 )
                 return
         try:
+            environment = await self._in_thread(lambda: find_environment(name))
             await self._beginning.begin(visit, job, task, environment, user, host)
         except EncampError as error:
             await self._not_begun(visit, job, task, name, error, host)
@@ -334,9 +330,11 @@ class Taking:
             return
         LOG.warning("Job %s is %s: %s", job.id, "held" if hold else "queued again", why)
         outcome = Outcome.HELD if hold else Outcome.GIVEN_BACK
-        if back.unfinished:
-            key = self._record_of(visit, job, task, name)
-            self._settling.finish(key, job, task, outcome, why)
+        if back.left:
+            way = WayBack(left=back.left, outcome=outcome, reason=why)
+            key, way = self._way_of(job, task) or (self._record_of(visit, job, task, name), way)
+            if not await self._settling.sent(key, job, task, way, visit.is_gone):
+                raise GoneError
         else:
             self._records_of(visit, job, task, name, outcome, why)
         done = "is held" if hold else "is queued again"
@@ -356,6 +354,14 @@ class Taking:
         key = key or self._new_record(visit, job, task, name)
         self._formers.closed(key)
         return key
+
+    def _way_of(self, job: BatchJob, task: Task) -> tuple[str, WayBack] | None:
+        """Of this run of the job, if it is on its way back already."""
+        for record in self._records.running():
+            same = (record.id, record.step, record.restarts) == (job.id, task.step, job.restarts)
+            if same and record.back is not None:
+                return record.key, record.back
+        return None
 
     def _new_record(self, visit: Visit, job: BatchJob, task: Task, name: str) -> str:
         key = f"{OWN}{secrets.token_hex(12)}"

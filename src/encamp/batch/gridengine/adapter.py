@@ -12,7 +12,7 @@ import msgspec
 from encamp.batch.gridengine.answers import amount, environment_asked
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.commands import NAMES, QSUB
-from encamp.batch.gridengine.ending import ONLY_BATCH, stays
+from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, check_lost, stays
 from encamp.batch.gridengine.jobs import WHY, Jobs, noted_as, reason_noted, restarts_of
 from encamp.batch.gridengine.opening import Opening
 from encamp.batch.gridengine.returning import Returning
@@ -108,8 +108,7 @@ class GridEngine(BatchSystem):
         config = shepherd.config
         if config.get("forbid_reschedule", "0") != "0" and INTERACTIVE not in config:
             # Its exit code means nothing.
-            self._returning.send(job, shepherd, reason, hold=hold)
-            return GivenBack(exit_code=AGAIN, unfinished=True)
+            return GivenBack(exit_code=AGAIN, left=self._returning.left_of(job, shepherd))
         self._note(job, reason)
         if INTERACTIVE in config:
             return GivenBack(exit_code=LATER)
@@ -120,11 +119,21 @@ class GridEngine(BatchSystem):
         self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
         return GivenBack(exit_code=AGAIN)
 
-    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
+        """If the starter's end is not held, it can be done only until Grid Engine notices that the
+        shepherd has ended, which it looks for once a second."""
         if not task.is_script:
             raise stays(ONLY_BATCH)
         shepherd = self._last_seen(job.id)
-        self._returning.bring_back(job, shepherd, reason, hold=hold, held=held)
+        if shepherd is None or not shepherd.directory.exists():
+            if self._returning.is_queued_again(job.id):
+                return ""
+            raise stays(FORGOTTEN)
+        check_lost(shepherd, held=held)
+        return self._returning.left_of(job, shepherd)
+
+    def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
+        self._returning.finish(job, left, reason, hold=hold)
 
     def _last_seen(self, id: str) -> Shepherd | None:
         """Its shepherd, which may have ended; None: it has, and was not seen."""

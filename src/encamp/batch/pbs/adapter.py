@@ -91,8 +91,8 @@ class Pbs(BatchSystem):
     def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
         return self._slurm.give_back(job, reason, hold=hold)
 
-    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
-        self._slurm.bring_back(job, task, reason, hold=hold, held=held)
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
+        return self._slurm.bring_back(job, task, reason, hold=hold, held=held)
 
     def commands(self, environment: str) -> dict[str, Offered]:
         place = Path(self._settings.programs.get("pbs", ""))

@@ -169,14 +169,14 @@ class Slurm(BatchSystem):
             if error.code is not Code.WRONG_STATE:
                 raise
 
-    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> None:
+    def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
         entry = self.look(job.id)
         check_lost(entry, job, task, held=held)
         assert entry is not None
         if entry.state in STANDING:
             self._give_back(job, reason, hold=hold)
             self._begin_soon(job, hold=hold)
-            return
+            return ""
         purpose = f"queueing job {job.id} again"
         self._call("scontrol", "requeuehold" if hold else "requeue", job.id, purpose=purpose)
         # What has ended can be told nothing; what is in the queue can.
@@ -186,6 +186,7 @@ class Slurm(BatchSystem):
         note = ("scontrol", "update", f"JobId={job.id}", *words)
         with suppress(EncampError):
             patiently(lambda: self._call(*note, purpose=purpose), PATIENCE)
+        return ""
 
     def _noting(self, entry: Entry, job: BatchJob, reason: str) -> str:
         """What `scontrol show job` shows afterwards; which environment it is for stays with it."""

@@ -101,12 +101,11 @@ static bool outlive(pid_t starter)
 
 static int open_door_for(const struct job *job)
 {
-    uint32_t patience = job->system == GRIDENGINE ? DOOR_LONG_MS : DOOR_MS;
-    uint64_t start = now_ms();
+    uint64_t end = now_ms() + (job->system == GRIDENGINE ? DOOR_LONG_MS : DOOR_MS);
     int door = -1;
 
-    while (door < 0 && now_ms() - start < patience && !job_was_ended(job))
-        door = door_open(patience < LOOK_MS ? patience : LOOK_MS, NULL);
+    for (uint64_t now = now_ms(); door < 0 && now < end && !job_was_ended(job); now = now_ms())
+        door = door_open(end - now < LOOK_MS ? (uint32_t)(end - now) : LOOK_MS, NULL);
     return door;
 }
 

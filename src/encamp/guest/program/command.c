@@ -158,8 +158,9 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
     } else if (error != 0) {
         stream_refuse(session, id, error, "the machine has no memory left for the command");
     } else {
-        memory_begin();
+        unsigned long starved = memory_begin();
         *stream = (struct stream){.used = true,
+                                  .starved = starved,
                                   .session = session,
                                   .id = id,
                                   .fd = {-1, -1, -1},

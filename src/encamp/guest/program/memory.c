@@ -30,7 +30,7 @@ static const char ran_out[] =
 static uint64_t due;
 static int questions = -1; /* to the one who asks; a pipe would take memory to be written to */
 static pid_t asking, spare; /* 0: there is none */
-static unsigned long told; /* how many the kernel had ended when that was last looked at */
+static unsigned long known; /* how many the kernel had ended when that was last looked at */
 static bool unread; /* a command has ended well since */
 
 /* ── two helpers ──────────────────────────────────────────────────────────────────────────────── */
@@ -118,13 +118,11 @@ static unsigned long count_ended(void)
     return found == NULL ? 0 : strtoul(found + sizeof counted - 1, NULL, 10);
 }
 
-void memory_tell(char *text, size_t room)
+void memory_tell(unsigned long before, char *text, size_t room)
 {
-    unsigned long now = in_machine ? count_ended() : 0;
-
-    if (now > told)
+    known = in_machine ? count_ended() : 0;
+    if (known > before)
         snprintf(text, room, "%s", ran_out);
-    told = now;
 }
 
 void memory_ended_well(void)
@@ -132,19 +130,20 @@ void memory_ended_well(void)
     unread = in_machine;
 }
 
-void memory_begin(void)
+unsigned long memory_begin(void)
 {
-    if (!unread || streams_any())
-        return;
-    told = count_ended();
-    unread = false;
+    if (in_machine && (unread || streams_any())) {
+        known = count_ended();
+        unread = false;
+    }
+    return known;
 }
 
 /* ── and who has it ───────────────────────────────────────────────────────────────────────────── */
 
 void memory_start(void)
 {
-    told = count_ended();
+    known = count_ended();
     have_helpers();
 }
 

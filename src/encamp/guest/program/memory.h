@@ -11,13 +11,14 @@ void memory_start(void);
 /* A child has ended that was no command. */
 void memory_reaped(pid_t pid);
 
-/* A command begins; what was before is none of its affair. */
-void memory_begin(void);
+/* A command begins; what was before is none of its affair. How many processes the kernel has ended
+   for want of memory so far. To look takes milliseconds under emulation, and is done only where
+   another command is there, or was since that was last known. */
+unsigned long memory_begin(void);
 void memory_ended_well(void);
 
-/* A sentence, if the kernel has ended processes for want of memory since a command began. That takes
-   milliseconds under emulation: for commands that have failed. */
-void memory_tell(char *text, size_t room);
+/* A sentence, if the kernel has ended more than that `before`: for a command that has failed. */
+void memory_tell(unsigned long before, char *text, size_t room);
 
 /* Milliseconds until memory_look() is due; -1: no command is running. */
 int memory_deadline(void);

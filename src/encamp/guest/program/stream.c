@@ -192,7 +192,7 @@ static bool pump_answers(struct stream *stream)
         if (status == 0)
             memory_ended_well();
         else
-            memory_tell(text, sizeof text);
+            memory_tell(stream->starved, text, sizeof text);
         tell_exit(session, stream->id, killed ? EXIT_KILLED : EXIT_EXITED,
                   (uint32_t)(killed ? WTERMSIG(status) : WEXITSTATUS(status)), text);
     }

@@ -38,6 +38,7 @@ struct stream {
     size_t drain[CHANNELS]; /* what was in the pipes when the command died */
     int status;             /* read end of the pipe through which a failed start is told */
     uint64_t kill_at;
+    unsigned long starved; /* what memory_begin() said when it began */
 };
 
 void streams_start(int epoll);
