@@ -11,7 +11,7 @@ import typer
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
-    from encamp.model.batch import BatchSettings
+    from encamp.model.batch import BatchSettings, Rule
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -93,9 +93,29 @@ def _odd(settings: BatchSettings) -> Iterator[str]:
         yield f"No environment '{environment}' is described on this host, but {where}."
     for environment in sorted(ruled - offered) if offered else ():
         yield f"A rule gives jobs '{environment}', which they may not name: see 'environments'."
+    for share in settings.shares:
+        if not Path(share).is_dir():
+            yield f"'shares' names {share}, and there is no such directory on this host."
+    for rule in settings.rules:
+        yield from _unknown_to_host(rule)
     for name, value in settings.programs.items():
         if value.startswith("/") and not Path(value).exists():
             yield f"'programs' says that {name} is {value}, and there is no such thing."
+
+
+def _unknown_to_host(rule: Rule) -> Iterator[str]:
+    import grp
+    import pwd
+
+    for kind, name, find in (
+        ("user", rule.user, pwd.getpwnam),
+        ("group", rule.group, grp.getgrnam),
+    ):
+        try:
+            if name:
+                find(name)
+        except KeyError:
+            yield f"A rule is for {kind} '{name}', which this host does not know."
 
 
 def _print_settings(settings: BatchSettings, *, as_json: bool) -> None:

@@ -36,12 +36,21 @@ def explain(id: str, hosts: int, *, as_json: bool) -> None:
             print(clean(sentence))
 
 
+def _check_system(name: str) -> None:
+    from encamp.batch.adapters import known, unknown
+
+    if name not in known():
+        raise unknown(name)
+
+
 def _found(id: str, hosts: int) -> Explanation:
     named = NAME.fullmatch(id)
     if named is None:
         check_number(id)
         return asked_one(AskWhy(id=id, hosts=hosts), Explanation)
     of_batch = explain_batch(id)
+    if named[1] and of_batch is None:
+        _check_system(named[1])
     if named[1]:
         if of_batch is None:
             raise EncampError(

@@ -122,6 +122,7 @@ async def answering(door: Door) -> AsyncIterator[Machine]:
     asked = Asked(system="slurm", variables={"PATH": "/usr/bin:/bin", "TMPDIR": "/outside"})
     machine = Machine()
     calling = Calling(line, asked, OFFERED, "mini")
+    calling.shared = ("/usr",)
     try:
         async with calling.ended():
             calling.offer(machine, 0)  # type: ignore[arg-type]
@@ -190,6 +191,26 @@ async def test_signals_are_passed_on(door: Door) -> None:
         ringing.say(Type.SIGNAL, U32.pack(2**31))  # There is none of that number.
         ringing.say(Type.SIGNAL, U32.pack(signal.SIGUSR1))
         assert await ringing.ended() == (Kind.EXITED, 4, "")
+
+
+@pytest.mark.parametrize(
+    ("cwd", "begins"),
+    [
+        (b"/usr/share", b"/usr/share\n"),
+        (b"/usrs", b"/\n"),
+        (b"/tmp", b"/\n"),
+        (b"", b"/\n"),
+        (b"/usr/not-there", b"/\n"),
+    ],
+)
+async def test_a_directory_of_the_machines_own_is_not_taken_for_one_outside(
+    door: Door, cwd: bytes, begins: bytes
+) -> None:
+    """Which anybody may have put something into."""
+    async with answering(door) as machine:
+        ringing = machine.call("shell", "pwd", cwd=cwd)
+        assert await ringing.ended() == (Kind.EXITED, 0, "")
+        assert ringing.output() == begins
 
 
 async def test_output_waits_until_there_is_room_for_it(door: Door) -> None:

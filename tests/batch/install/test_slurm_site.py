@@ -250,8 +250,17 @@ def test_the_option_of_the_plugin_is_there_until_it_is_undone(site: Site) -> Non
     before = site.snapshot()
     site.install("--spank")
     assert "--vmenv" in site.slurm.run(["sbatch", "--help"]).stdout
-    assert site.submitted("--vmenv=mini").endswith(PLAIN)
+    script = site.submitted("--vmenv=mini")
+    assert script == f"#!{site.prefix}/encamp-starter slurm:mini\n{PLAIN}"
+    assert site.submitted("--vmenv=mini", "--comment=env:mini") == script
+    assert site.submitted("--vmenv=none") == PLAIN
+    refused = site.submit("--vmenv=mini", "--comment=env:debian12")
+    assert (refused.returncode, "names two environments" in refused.stderr) == (1, True)
     assert site.encamp("install", "slurm", f"--prefix={site.prefix}", "--spank").stdout.startswith(
+        "Nothing to change"
+    )
+    # Who installs again, after a change of rules, need not name it.
+    assert site.encamp("install", "slurm", f"--prefix={site.prefix}").stdout.startswith(
         "Nothing to change"
     )
     site.uninstall()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from encamp.batch.slurm.adapter import Slurm
+from encamp.batch.slurm.calls import Calls
 from encamp.batch.slurm.ending import check_lost
+from encamp.batch.slurm.queue import Entry
 from encamp.batch.system import EndingError
-from encamp.model.batch import BatchJob, Task
+from encamp.model.batch import BatchJob, BatchSettings, Task
 from encamp.model.errors import EncampError
 from tests.batch.slurm.test_reading import entry
 
@@ -78,3 +83,56 @@ def test_a_job_that_slurm_ends_is_not_lost_while_its_starters_end_is_held() -> N
     with pytest.raises(EncampError) as caught:
         check_lost(entry(state="CANCELLED"), JOB, SCRIPT, held=True)
     assert not caught.value.transient
+
+
+class Played(Slurm):
+    """A job that goes through these states, one at each look."""
+
+    def __init__(self, *states: Entry | None) -> None:
+        super().__init__(BatchSettings(system="slurm", programs={"node": "n1"}))
+        self.states = list(states)
+        self.called: list[str] = []
+        self._call = cast("Calls", lambda name, *words, purpose: self.called.append(words[0]))
+
+    def look(self, id: str) -> Entry | None:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def _begin_soon(self, job: BatchJob, *, hold: bool) -> None:
+        pass
+
+
+STANDS, DIED = entry(state="RUNNING", restarts="1"), entry(**KILLED, restarts="1")
+AGAIN = entry(state="PENDING", restarts="2")
+
+
+@pytest.mark.parametrize(
+    ("states", "called"),
+    [
+        # Before the first look, the job's own word is that it stands.
+        ([STANDS, STANDS, AGAIN], ["update", "requeue"]),
+        ([STANDS, STANDS, entry(state="COMPLETING", restarts="1"), AGAIN], ["update", "requeue"]),
+        # Slurm has noticed before, and passed over what it was asked.
+        ([STANDS, STANDS, DIED], ["update", "requeue", "requeue", "update"]),
+        ([DIED], ["requeue", "update"]),
+        ([AGAIN], []),
+    ],
+)
+def test_job_whose_end_is_noticed_while_it_is_queued_again_comes_back_all_the_same(
+    states: list[Entry | None], called: list[str]
+) -> None:
+    slurm = Played(*states)
+    for _ in range(10):
+        try:
+            slurm.finish(JOB, "it stands", "why", hold=False)
+            break
+        except EndingError:
+            pass
+    assert slurm.called == called
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "COMPLETED"])
+def test_job_that_was_ended_while_it_is_queued_again_stays_ended(state: str) -> None:
+    slurm = Played(entry(state=state, restarts="1"))
+    with pytest.raises(EncampError, match=state) as caught:
+        slurm.finish(JOB, "it stands", "why", hold=False)
+    assert (caught.value.transient, slurm.called) == (False, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -186,6 +187,23 @@ def test_a_job_runs_again_though_slurm_has_seen_its_starters_end(camp: Camp, use
     camp.wait_for_text(user.directory / "story", "begin 1\n")
     ends_well(camp, job, user, run=1)
     assert story(user) == ["begin 0", "begin 1", "end 1"]
+
+
+@pytest.mark.parametrize("seconds", [0.08, 0.1, 0.12])
+def test_a_job_runs_again_though_slurm_sees_its_starters_end_meanwhile(
+    camp: Camp, user: User, seconds: float
+) -> None:
+    """Whoever keeps that from it is killed while the job is being queued again."""
+    job = begun(camp, user)
+    guard, starter = starter_of(camp, job, "encamp-guard"), starter_of(camp, job)
+    os.kill(starter, signal.SIGKILL)
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):
+        os.kill(guard, signal.SIGKILL)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+    assert [record.outcome for record in camp.records(job)] == [Outcome.DONE, Outcome.GIVEN_BACK]
 
 
 def test_a_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(

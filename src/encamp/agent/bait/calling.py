@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from encamp.agent.bait import frames
+from encamp.agent.bait.choosing import is_covered
 from encamp.agent.bait.frames import Asked
 from encamp.agent.bait.line import Line
 from encamp.agent.bait.pipes import drain, fill
@@ -64,6 +65,8 @@ class Calling:
         self._asked = asked
         self._offered = offered
         self._environment = environment
+        self.shared: tuple[str, ...] = ()
+        """Directories that are the same inside and outside."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends: dict[int, asyncio.Future[Exit]] = {}
         self._last = 0
@@ -199,7 +202,7 @@ class Calling:
             words[0],
             [call.asked.args[0], *map(os.fsencode, words[1:])],
             variables(call.asked.env, self._asked.variables, self._environment),
-            call.asked.cwd,
+            self._outside(call.asked.cwd),
         )
         with ExitStack() as theirs, ExitStack() as held:
             ours, files = [], []
@@ -216,6 +219,11 @@ class Calling:
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             held.pop_all()
             return ours
+
+    def _outside(self, directory: bytes) -> bytes:
+        """Where it begins; empty: where the job did. One of the machine's own can have the name of
+        another outside, with files of anybody's."""
+        return directory if is_covered(os.fsdecode(directory), self.shared) else b""
 
     def _signal(self, number: int, which: int) -> None:
         if 0 < which < signal.NSIG:

@@ -235,6 +235,8 @@ class Carrying:
             terminal=terminal,
             merged=terminal is None and streams.is_one,
         )
+        same = (share.path for share in machine.shares if share.source == share.path)
+        self._calling.shared = tuple(same)
         with self._phases.time(Phase.COMMAND, "ran") as how, streams.raw():
             following = asyncio.create_task(self._follow(machine))
             try:

@@ -9,6 +9,7 @@ from encamp.batch.install.slurm_rules import rules_text
 from encamp.batch.install.wanted import (
     LONGEST_NAME,
     LONGEST_PATH,
+    PREFIX,
     Wanted,
     directories,
     is_ours,
@@ -65,7 +66,8 @@ def plan(wanted: SlurmWanted, look: Look, former: Installed | None = None) -> Pl
     changes: list[Change] = []
     if not wanted.node:
         rules = f"{wanted.directory}/{RULES}"
-        text = rules_text(settings, wanted.starter, spank=wanted.spank, nodes=wanted.nodes)
+        spank = wanted.spank or _is_plugged(wanted, look)
+        text = rules_text(settings, wanted.starter, spank=spank, nodes=wanted.nodes)
         files += own_file(rules, text.encode(), look)
         files += _script(wanted, look, former)
         changes += _plugin(wanted, look)
@@ -121,13 +123,25 @@ def _plugin(wanted: SlurmWanted, look: Look) -> list[Change]:
 
 
 def _plug_stack(wanted: SlurmWanted, look: Look) -> list[Change]:
+    if _is_plugged(wanted, look):
+        return []
+    path, line = _plug(wanted, look)
+    data = look(path)
+    return [Edit(path=path, before=data, after=appended(data, line), added=line)]
+
+
+def _is_plugged(wanted: SlurmWanted, look: Look) -> bool:
+    """Also if the plug-in was wished for before, and is not mentioned now."""
+    path, line = _plug(wanted, look)
+    data = look(path)
+    return data is not None and replaced(data, line, "") is not None
+
+
+def _plug(wanted: SlurmWanted, look: Look) -> tuple[str, str]:
+    """The file, and the line in it."""
     found = setting(wanted.conf, PLUG_STACK, look)
     path = found.value if found else f"{wanted.directory}/{PLUG_STACK_FILE}"
-    line = f"optional {wanted.prefix}/{SPANK} {wanted.starter} comment=yes"
-    data = look(path)
-    if data is not None and replaced(data, line, "") is not None:
-        return []
-    return [Edit(path=path, before=data, after=appended(data, line), added=line)]
+    return path, f"optional {wanted.prefix}/{SPANK} {wanted.starter} comment=yes"
 
 
 def _edit(path: str, removed: str, added: str, look: Look) -> Edit:
@@ -142,7 +156,9 @@ def _left(wanted: SlurmWanted) -> list[str]:
     agent = "the agent of each node has to run: 'encamp agent --alone', or that of a site"
     if wanted.node:
         return [f"{agent}, as root."]
-    node = f"'encamp batch install {wanted.system} --node{' --spank' if wanted.spank else ''}'"
+    options = " --spank" if wanted.spank else ""
+    options += "" if wanted.prefix == PREFIX else f" --prefix {wanted.prefix}"
+    node = f"'encamp batch install {wanted.system} --node{options}'"
     again = (
         f"The controller reads its configuration again with '{variable}scontrol reconfigure'; jobs"
         " that wait or run are left alone."

@@ -14,14 +14,14 @@ from encamp.batch.slurm.ancestry import step_of
 from encamp.batch.slurm.beginning import Beginning
 from encamp.batch.slurm.calls import Calls, patiently, this_host
 from encamp.batch.slurm.commands import commands_in
-from encamp.batch.slurm.ending import STANDING, check_lost
+from encamp.batch.slurm.ending import GOING, STANDING, check_lost, is_queued_again
 from encamp.batch.slurm.gathering import Gathered
 from encamp.batch.slurm.names import People, noted, wanted
 from encamp.batch.slurm.node import MARK, bait_of, plain, with_mark
 from encamp.batch.slurm.queue import Entry, entries, new_word, question
 from encamp.batch.slurm.shares import share
 from encamp.batch.slurm.tasks import number_in, tasks_here
-from encamp.batch.system import BatchSystem
+from encamp.batch.system import BatchSystem, EndingError
 from encamp.model.batch import (
     Bait,
     BaitState,
@@ -48,6 +48,8 @@ node's, so that it does not matter if the controller's differs."""
 HELD = re.compile(r"JobHeld\w*|job.requeued.in.held.state|launch.failed.requeued.held")
 """Reasons of jobs that wait until somebody says so."""
 GONE = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE")
+STANDS = "it stands"
+"""What is left to do for a job whose end Slurm has not noticed: to queue it again."""
 
 
 class Slurm(BatchSystem):
@@ -164,7 +166,7 @@ class Slurm(BatchSystem):
         """One whose user has cancelled it, or whose time is over, is not to come back; one whose
         starter was killed meanwhile is."""
         try:
-            self.bring_back(job, Task(), reason, hold=hold, held=False)
+            self.bring_back(job, Task(), reason, hold=hold, held=False)  # It does not stand.
         except EncampError as error:
             if error.code is not Code.WRONG_STATE:
                 raise
@@ -174,9 +176,28 @@ class Slurm(BatchSystem):
         check_lost(entry, job, task, held=held)
         assert entry is not None
         if entry.state in STANDING:
+            return STANDS
+        self._bring_back_ended(entry, job, reason, hold=hold)
+        return ""
+
+    def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
+        """Of one that stood when its starter was killed. Slurm may notice that at any moment, since
+        whoever keeps it back can be killed, too; then the job has to be taken back as one that has
+        ended."""
+        entry = self.look(job.id)
+        if entry is not None and is_queued_again(entry, job):
+            return
+        if entry is not None and entry.state in STANDING:
             self._give_back(job, reason, hold=hold)
             self._begin_soon(job, hold=hold)
-            return ""
+        elif entry is None or entry.state not in GOING:
+            check_lost(entry, job, Task(), held=False)
+            assert entry is not None
+            self._bring_back_ended(entry, job, reason, hold=hold)
+            return
+        raise EndingError(f"Slurm is ending job {job.id}.")
+
+    def _bring_back_ended(self, entry: Entry, job: BatchJob, reason: str, *, hold: bool) -> None:
         purpose = f"queueing job {job.id} again"
         self._call("scontrol", "requeuehold" if hold else "requeue", job.id, purpose=purpose)
         # What has ended can be told nothing; what is in the queue can.
@@ -186,7 +207,6 @@ class Slurm(BatchSystem):
         note = ("scontrol", "update", f"JobId={job.id}", *words)
         with suppress(EncampError):
             patiently(lambda: self._call(*note, purpose=purpose), PATIENCE)
-        return ""
 
     def _noting(self, entry: Entry, job: BatchJob, reason: str) -> str:
         """What `scontrol show job` shows afterwards; which environment it is for stays with it."""

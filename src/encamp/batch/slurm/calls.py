@@ -39,6 +39,7 @@ MEANINGS = {
     "Invalid job id": (Code.INPUT_MISSING, False),
     "not found": (Code.INPUT_MISSING, False),
     "Access/permission denied": (Code.NOT_PERMITTED, False),
+    "Invalid user id": (Code.NOT_PERMITTED, False),
     "Requested operation is presently disabled": (Code.WRONG_STATE, False),
     "Invalid node state": (Code.WRONG_STATE, False),
 }
@@ -95,7 +96,8 @@ def meant(error: EncampError, purpose: str) -> EncampError | None:
             sentence = f"Slurm did not do what was asked while {purpose}: {said}."
             if code is Code.UNREACHABLE:
                 sentence = f"Slurm's controller does not answer while {purpose}."
-            return EncampError(code, sentence, transient=transient, detail=error.detail)
+            hint = "That takes an administrator of Slurm's." if code is Code.NOT_PERMITTED else ""
+            return EncampError(code, sentence, hint, transient=transient, detail=error.detail)
     return None
 
 

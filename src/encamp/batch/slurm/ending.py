@@ -19,6 +19,10 @@ DIED = "FAILED"
 reason, have states of their own."""
 
 
+def is_queued_again(entry: Entry, job: BatchJob) -> bool:
+    return entry.restarts != job.restarts or entry.state == "PENDING"
+
+
 def check_lost(entry: Entry | None, job: BatchJob, task: Task, *, held: bool) -> None:
     """Raises an error if it is not certain that only the starter was killed, or if the job cannot
     be queued again. `held`: Slurm has not noticed the starter's end."""
@@ -26,7 +30,7 @@ def check_lost(entry: Entry | None, job: BatchJob, task: Task, *, held: bool) ->
         raise stays("Slurm does not know the job any more.")
     if not entry.batch or not task.is_script:
         raise stays("Only batch jobs can be queued again.")
-    if entry.restarts != job.restarts or entry.state == "PENDING":
+    if is_queued_again(entry, job):
         raise stays("The job was queued again by Slurm.")
     is_lost = held and entry.state in STANDING
     if held and entry.state == "COMPLETING":

@@ -108,6 +108,16 @@ local function in_variables(job)
    return checked(name, "the variable ENCAMP_ENVIRONMENT")
 end
 
+-- What --vmenv names, which the plug-in tells in this way.
+local function in_options(job)
+   if not given(job.script) then return nil end -- of others the plug-in sees to it
+   for _, entry in pairs(job.spank_job_env or {}) do
+      local name = string.match(entry, "^[%u_]*ENCAMP_VMENV=(.*)$")
+      if given(name) then return checked(name, "--vmenv") end
+   end
+   return nil
+end
+
 local function fits(rule, job, uid)
    if given(rule.queue) then
       local there = false
@@ -191,7 +201,7 @@ local function submit(job, partitions, uid)
    local by_script, script = in_script(job.script, rules)
    local names = {}
    for _, name in pairs({ in_comment(job.comment) or false, by_features or false,
-      by_script or false, in_variables(job) or false }) do
+      by_script or false, in_variables(job) or false, in_options(job) or false }) do
       if name then names[#names + 1] = name end
    end
    local named = one_of(names)

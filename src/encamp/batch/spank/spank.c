@@ -77,10 +77,13 @@ static uint32_t item(spank_t spank, spank_item_t which)
     return spank_get_item(spank, which, &value) == ESPANK_SUCCESS ? value : NO_VAL;
 }
 
-/* Once for each step on a node, before any of its tasks. The script of a job has been seen to when
-   it was submitted. */
+/* Where a job is submitted: what names the environment of a script has to be known there, in
+   whatever way it was named. Then once for each step on a node, before any of its tasks. The script
+   of a job has been seen to when it was submitted. */
 int slurm_spank_init_post_opt(spank_t spank, int count, char *words[])
 {
+    if (spank_context() == S_CTX_ALLOCATOR && chosen[0] != 0)
+        spank_job_control_setenv(spank, "ENCAMP_VMENV", chosen, 1);
     if (!spank_remote(spank) || chosen[0] != 0 || !comments_count(count, words))
         return 0;
     uint32_t step = item(spank, S_JOB_STEPID);
