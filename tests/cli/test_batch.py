@@ -60,7 +60,9 @@ def test_a_draft_is_checked_wherever_it_is(tmp_path: Path) -> None:
 
 
 def test_what_may_not_be_meant_so_is_remarked(tmp_path: Path) -> None:
-    rule = "rules: [{user: alice, environment: mini}]"
+    rule = (
+        "rules: [{user: nosuch-user, group: nosuch-group, environment: mini}]\nshares: [/nowhere]"
+    )
     programs = "programs: {conf: /nowhere/slurm.conf}"
     write(tmp_path, f"system: slurm\n{rule}\n{programs}\nenvironments: [debian12, sl7]\n")
     done = encamp(tmp_path, "check")
@@ -68,6 +70,9 @@ def test_what_may_not_be_meant_so_is_remarked(tmp_path: Path) -> None:
     assert "No environment 'sl7' is described on this host, but 'environments'" in done.stderr
     assert "A rule gives jobs 'mini', which they may not name" in done.stderr
     assert "conf is /nowhere/slurm.conf, and there is no such thing" in done.stderr
+    assert "'shares' names /nowhere, and there is no such directory" in done.stderr
+    assert "A rule is for user 'nosuch-user', which this host does not know." in done.stderr
+    assert "A rule is for group 'nosuch-group', which this host does not know." in done.stderr
     assert "debian12, sl7" in done.stdout
 
 

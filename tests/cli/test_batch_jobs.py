@@ -234,6 +234,8 @@ def test_what_nobody_knows_is_said(manager: Batch, ask: Ask) -> None:
     code, _, err = ask("why", "slurm:4711")
     assert code == Code.USAGE.value
     assert "Nobody knows of a job slurm:4711 that you may see." in err
+    code, _, err = ask("why", "slrm:4711")
+    assert "no adapter for a batch system 'slrm'. Did you mean 'slurm'?" in err
     code, _, err = ask("why", "4711")
     assert "Nothing on this site is '4711'." in err
 
