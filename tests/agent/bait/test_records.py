@@ -247,7 +247,7 @@ def test_a_run_that_has_come_to_its_end_is_known_to_later_agents(
     home: Home, kept: Records, outcome: Outcome, done: bool
 ) -> None:
     come(kept, "k1")
-    assert not kept.is_done(job())
+    assert not kept.is_done(job(), 0.0)
     tasks = [f"t{number}" for number in range(12)]
     for key in tasks:
         kept.came(key, job(), environment="mini", user="alice", step="0")
@@ -255,7 +255,11 @@ def test_a_run_that_has_come_to_its_end_is_known_to_later_agents(
     for key in tasks:
         kept.over(key, Outcome.FAILED)
     after = another_agent(home)
-    assert after.is_done(job()) is done
-    assert not after.is_done(msgspec.structs.replace(job(), restarts=2))
-    assert not after.is_done(job("17_1"))
-    assert not after.is_done(job(system="gridengine"))
+    assert after.is_done(job(), 0.0) is done
+    assert not after.is_done(msgspec.structs.replace(job(), restarts=2), 0.0)
+    assert not after.is_done(job("17_1"), 0.0)
+    assert not after.is_done(job(system="gridengine"), 0.0)
+    # A later run, of which nobody counts how many were before.
+    (record,) = [each for each in found(home) if each.key == "k1"]
+    assert after.is_done(job(), record.came) is done
+    assert not after.is_done(job(), record.came + 0.1)

@@ -37,6 +37,16 @@ def test_answer_of_a_master_that_was_restarted_is_understood() -> None:
     )
 
 
+def test_master_that_is_away_is_not_taken_for_one_that_knows_no_such_job() -> None:
+    """Both are answers of `qstat -xml -j`, and its exit code is 0."""
+    unknown = "<?xml version='1.0'?>\n<unknown_jobs >\n<ST_name>99</ST_name>\n</unknown_jobs>\n"
+    assert read_detail(unknown) is None
+    away = "<AN_status>11</AN_status><AN_text>unable to send message to qmaster</AN_text>"
+    with pytest.raises(EncampError, match="unable to send message") as raised:
+        read_detail(f"<?xml version='1.0'?><comunication_error >{away}</comunication_error>")
+    assert (raised.value.code, raised.value.transient) == (Code.UNREACHABLE, True)
+
+
 def test_what_cannot_be_understood_is_told() -> None:
     with pytest.raises(EncampError) as raised:
         read_detail("<?xml version='1.0'?><a><b></a>")

@@ -328,6 +328,83 @@ def test_job_that_a_killed_agent_has_held_is_let_go_by_the_next_and_no_sooner(
     assert file.read_text() == "run 0\nrun 1\ndone\n"
 
 
+def test_job_whose_starter_is_killed_while_the_master_is_away_runs_again(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "masterless")
+    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + WAITS.format(file=file))
+    camp.wait_for("a first run", file.read_text)
+    host = camp.host_of(id)
+    with master_away(camp):
+        before = len(camp.log(host).read_text())
+        kill_starter(camp, id)
+        camp.wait_for(
+            "a question", lambda: "master does not answer" in camp.log(host).read_text()[before:]
+        )
+    camp.wait_for("a second run", partial(is_run_again, file))
+    file.with_name("masterless.go").touch()
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+def test_job_on_its_way_back_is_let_go_after_a_restart_of_the_master(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "way")
+    id = camp.submit(alice, *MINI, script=COUNTS.format(file=file) + WAITS.format(file=file))
+    camp.wait_for("a first run", file.read_text)
+    host = camp.host_of(id)
+    with standing_still(camp.site.execds[host.name]):
+        kill_starter(camp, id)
+        camp.wait_for_state(id, "hRq")
+        # Whatever its user makes of what is noted there.
+        camp.site.run_as(alice.name, ["qalter", "-sc", "mine=1", id])
+        with master_away(camp):
+            before = len(camp.log(host).read_text())
+            camp.wait_for(
+                "a question",
+                lambda: "master does not answer" in camp.log(host).read_text()[before:],
+            )
+    camp.wait_for("a second run", partial(is_run_again, file))
+    file.with_name("way.go").touch()
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+def test_run_before_is_not_taken_for_the_one_whose_starter_was_killed(
+    camp: Camp, alice: Person
+) -> None:
+    """Grid Engine counts no runs that a job itself has asked for."""
+    file = file_of(alice, "thrice")
+    host = camp.site.hosts[0]
+    script = (
+        f"echo run >>{file}\ncase $(wc -l <{file}) in\n1) exit 99;;\n"
+        f"2) while [ ! -e {file}.go ]; do sleep 0.1; done; exit 99;;\nesac\nexit 4\n"
+    )
+    id = camp.submit(alice, *MINI, "-q", f"*@{host.name}", script=script)
+    camp.wait_for("a second run", lambda: file.read_text() == "run\nrun\n")
+    camp.agents[host.name].kill()
+    file.with_name("thrice.go").touch()
+    camp.wait_for("a third", lambda: "encamp:" in camp.output(alice, id, stream="e"))
+    kill_starter(camp, id)
+    camp.start_agent(host)
+    # It has used up what it may, as far as anybody knows: it is held, and not forgotten.
+    camp.wait_for_state(id, "hRq")
+    assert outcomes_of(camp, id)[0] is Outcome.HELD
+    camp.site.run_as(alice.name, ["qrls", id])
+    camp.wait_for("its end", lambda: file.read_text() == "run\n" * 3)
+    camp.wait_for("its account", lambda: camp.accounts(id)[-1]["exit_status"] == "4")
+
+
+@contextmanager
+def master_away(camp: Camp) -> Iterator[None]:
+    assert camp.site.qmaster is not None
+    camp.site.qmaster.kill()
+    try:
+        yield
+    finally:
+        camp.site.start_qmaster()
+        camp.wait_for("the master", camp.site.answers)
+
+
 def test_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(
     camp: Camp, alice: Person
 ) -> None:

@@ -37,8 +37,8 @@ class Records(Protocol):
 
     def over(self, key: str, outcome: Outcome, **fields: Any) -> Any: ...
 
-    def is_done(self, job: BatchJob) -> bool:
-        """Has this run of the job come to its end here?"""
+    def is_done(self, job: BatchJob, since: float) -> bool:
+        """Has the run of the job that began then come to its end here?"""
 
     def running(self) -> list[BatchRecord]:
         """Those that are not over."""
@@ -72,7 +72,7 @@ class Forgetful:
     def over(self, key: str, outcome: Outcome, **fields: Any) -> None:
         pass
 
-    def is_done(self, job: BatchJob) -> bool:
+    def is_done(self, job: BatchJob, since: float) -> bool:
         return False
 
     def running(self) -> list[BatchRecord]:

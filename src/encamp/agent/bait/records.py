@@ -135,10 +135,11 @@ class Records:
                 (self._under_way / key).unlink(missing_ok=True)
             return record
 
-    def is_done(self, job: BatchJob) -> bool:
-        """Has this run of the job come to its end here, and not back into the queue?"""
+    def is_done(self, job: BatchJob, since: float) -> bool:
+        """Has the run of the job that began then come to its end here, and not back into the queue?
+        Not every batch system tells how often it was begun before."""
         return any(
-            record.outcome in ENDED and record.restarts == job.restarts
+            record.outcome in ENDED and record.restarts == job.restarts and record.came >= since
             for record in found(self._home, id=f"{job.system}:{job.id}", last=10, steps=False)
             if record.id == job.id
         )

@@ -23,7 +23,9 @@ PATIENCE = 600.0
 ORPHANED = 90.0
 """and in which a starter comes again whose agent is another than before."""
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0
-"""Seconds between two questions; they grow from one to the other."""
+"""Seconds between two questions; they grow from one to the other,"""
+SENT_DELAY = 2.0
+"""or to this, of a job that waits in the queue for nothing else."""
 
 VERDICTS = frozenset({Code.WRONG_STATE, Code.INPUT_MISSING, Code.NOT_PERMITTED})
 """What a batch system means to stay so. Whatever else fails says nothing about the job."""
@@ -177,7 +179,7 @@ class Settling:
             except Exception:
                 LOG.exception("It is not known what became of job %s.", job.id)
             await asyncio.sleep(delay)
-            delay = min(LONGEST_DELAY, delay * 1.5)
+            delay = min(SENT_DELAY if lost.is_sent else LONGEST_DELAY, delay * 1.5)
         else:
             reason = f"{NOT_SEEN} {said}".rstrip()
         if lost.is_sent and lost.back is not None and outcome is not lost.back.outcome:

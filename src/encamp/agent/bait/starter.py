@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ MOST_GROUPS = 65536
 """As many as Linux knows of one process."""
 SO_PEERPIDFD = 77
 """Linux's number for it, since 6.5."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Starter(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +224,14 @@ def is_held(pid: int, by: int) -> bool:
     except OSError:
         return False
     return b"TracerPid:\t%d" % by in status.splitlines()
+
+
+def began_at(pid: int) -> float:
+    """When a process began, by the clock on the wall; 0: there is none."""
+    process = process_state(pid)
+    if process is None:
+        return 0.0
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + process[1] / TICKS
 
 
 def is_there(starter: Starter) -> bool:

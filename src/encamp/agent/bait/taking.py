@@ -23,7 +23,7 @@ from encamp.agent.bait.joining import Joining
 from encamp.agent.bait.policy import Failing, Records
 from encamp.agent.bait.remembering import Former, Formers, Key
 from encamp.agent.bait.settling import Settling
-from encamp.agent.bait.starter import GoneError, Starter, Visit, is_there
+from encamp.agent.bait.starter import GoneError, Starter, Visit, began_at, is_there
 from encamp.agent.caller import as_user
 from encamp.agent.commands.directory import OWN
 from encamp.agent.commands.supervising import Commands
@@ -41,6 +41,8 @@ SOON = 2.0
 MOST_ASKED = 15
 """How often the batch system is asked about a job that has begun and was lost."""
 THREADS = 16
+CLOCKS = 0.5
+"""Seconds that two clocks may differ by."""
 
 LONGEST_PAUSE = 60.0
 """Seconds for which one waits here whose environment is left alone, before it goes back."""
@@ -179,7 +181,8 @@ class Taking:
         key = job.id, task.step, task.number
         with self._settling.holding(job.id):
             if not self._formers.concerns(key):
-                done = await self._in_thread(lambda: self._records.is_done(job))
+                since = began_at(visit.asked.over) - CLOCKS
+                done = await self._in_thread(lambda: self._records.is_done(job, since))
                 if not done and not self._formers.concerns(key):
                     name = visit.asked.environment or job.environment
                     record = self._new_record(visit, job, task, name)

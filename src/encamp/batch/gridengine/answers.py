@@ -22,6 +22,7 @@ NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 BAD_NAME = re.compile(r"<(/?)[A-Za-z_]+:[^<>=\"]*>")
 """What a master that was restarted calls the tasks of jobs: `<JATASK:      53.>`. Signs like these
 are never a user's."""
+ANSWERS = frozenset({"detailed_job_info", "unknown_jobs"})
 RERUN = {"1": True, "2": False}
 """What a job says of being run again; otherwise its queue decides."""
 
@@ -90,8 +91,16 @@ def parse(text: str) -> Element:
 
 
 def read_detail(text: str) -> Detail | None:
-    """The answer of `qstat -xml -j ID`; None: there is no such job."""
+    """The answer of `qstat -xml -j ID`; None: there is no such job. That the master is away is said
+    in the same way, and with the same exit code."""
     root = parse(text)
+    if root.tag not in ANSWERS:
+        raise EncampError(
+            Code.UNREACHABLE,
+            f"Grid Engine's master does not answer: {said(root, 'AN_text') or root.tag}.",
+            transient=True,
+            detail=text[-2000:],
+        )
     job = root.find("djob_info/element")
     if job is None or job.find("JB_owner") is None:
         return None
