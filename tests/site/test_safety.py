@@ -440,7 +440,7 @@ def test_input_that_nobody_reads_does_not_hold_a_job_up(encamp: Encamp) -> None:
 
 
 def test_home_that_one_may_not_enter_is_said_to_be_anothers(alice: Account, place: Path) -> None:
-    closed = place / "closed"
+    closed = place / "home-of-another"
     closed.mkdir(mode=0o700)
     plain = {"ENCAMP_HOME": str(closed / "home"), "ENCAMP_DEBUG": ""}
     done = alice.encamp("batch", "status", check=False, variables=plain)
