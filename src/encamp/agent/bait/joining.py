@@ -5,6 +5,7 @@ machine that was made for the step."""
 from __future__ import annotations
 
 import asyncio
+import time
 
 from encamp.agent.bait.door import refused
 from encamp.agent.bait.remembering import Former, Formers
@@ -16,6 +17,8 @@ MOST_MACHINES = 64
 """Of one job on a host, if it is not known how many processors it was granted;"""
 MOST_TASKS = 120
 """and tasks in one of them. The guest program has some more commands at a time."""
+ENDING = 30.0
+"""Seconds in which a machine is gone in which nothing is run any more."""
 LOOK = 0.1
 """Seconds between two looks at a machine that is being made or ended."""
 
@@ -41,6 +44,8 @@ class Joining:
                     f"The machine that it was to join did not come up: {host.carried.failure}",
                     transient=True,
                 )
+        if host is None:
+            await self._until_ended(visit, job)
         self._check_count(job, joins=host is not None)
         return host
 
@@ -61,9 +66,38 @@ class Joining:
                 of_step = former
         return of_step
 
+    async def _until_ended(self, visit: Visit, job: BatchJob) -> None:
+        """A step may begin as soon as another has ended, whose machine is there for a moment
+        longer."""
+        end = time.monotonic() + ENDING
+        while (
+            self._count(job, joins=False) >= _most(job)
+            and any(map(self._is_ending, self._formers.of_job(job.id)))
+            and time.monotonic() < end
+        ):
+            if visit.is_gone():
+                raise GoneError
+            await asyncio.sleep(LOOK)
+
+    def _is_ending(self, former: Former) -> bool:
+        """Is nothing run any more in the machine that it has made?"""
+        errand = former.errand
+        if not errand.tasks or errand.host:
+            return not errand.host and former.ended is not None
+        inside = (one.errand.host for one in self._formers.of_job(errand.job.id))
+        return former.began and errand.record not in inside
+
+    def _count(self, job: BatchJob, *, joins: bool) -> int:
+        return sum(bool(one.errand.host) == joins for one in self._formers.of_job(job.id))
+
     def _check_count(self, job: BatchJob, *, joins: bool) -> None:
-        count = sum(bool(one.errand.host) == joins for one in self._formers.of_job(job.id))
+        count = self._count(job, joins=joins)
         if joins and count >= MOST_TASKS:
             raise refused(f"Job {job.id} has {MOST_TASKS} tasks in machines on this host.")
-        if not joins and count >= max(1, job.cpus or MOST_MACHINES):
+        if not joins and count >= _most(job):
             raise refused(f"Job {job.id} has as many machines on this host as processors.")
+
+
+def _most(job: BatchJob) -> int:
+    """Machines on a host."""
+    return max(1, job.cpus or MOST_MACHINES)
