@@ -161,6 +161,24 @@ def test_an_image_whose_files_are_open_stays(images: ImageStore) -> None:
     assert names(images) == ["read"]
 
 
+def test_a_process_that_ends_while_it_is_looked_at_is_in_nobodys_way(
+    images: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = make_image(images, "a")
+    listed = os.listdir
+
+    def end_meanwhile(directory: str) -> list[str]:
+        found = listed(directory)
+        if directory == "/proc":
+            with subprocess.Popen(["true"]) as ended:
+                found.insert(0, str(ended.pid))
+        return found
+
+    monkeypatch.setattr(os, "listdir", end_meanwhile)
+    with image.root.open("rb"):
+        assert needs.opened(images.home) == {image.digest}
+
+
 def test_an_image_of_which_a_machine_is_just_being_made_stays(images: ImageStore) -> None:
     image = make_image(images, "chosen")
     with images.using(image):

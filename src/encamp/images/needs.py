@@ -54,13 +54,21 @@ def opened(home: Home) -> set[str]:
     # The system shows where files really are.
     prefix = f"{home.images.resolve()}/"
     found = set()
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            target = str(path.readlink())
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for target in _files_of(pid):
             digest, _, file = target.removeprefix(prefix).partition("/")
             if target.startswith(prefix) and file != RECORD:
                 found.add(digest)
     return found
+
+
+def _files_of(pid: str) -> Iterator[str]:
+    """What a process has open; nothing if it has just ended, or is not ours to look at."""
+    directory = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for number in os.listdir(directory):
+            with contextlib.suppress(OSError):
+                yield os.readlink(f"{directory}/{number}")  # noqa: PTH115
 
 
 def elsewhere(home: Home) -> dict[str, list[str]]:

@@ -51,8 +51,11 @@ class Left:
         """Bytes of the disk, once it was measured."""
 
     def measure(self) -> None:
-        path = self._directory.path
-        self.size = sum(_blocks(inner) for inner in (path, *path.rglob("*")))
+        # A walk passes over what is removed meanwhile.
+        inside = os.walk(self._directory.path)
+        self.size = _blocks(self._directory.path) + sum(
+            _blocks(Path(at, name)) for at, below, files in inside for name in (*below, *files)
+        )
 
     def remove(self) -> None:
         with suppress(OSError):
