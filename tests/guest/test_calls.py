@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from encamp.guest.call import CREDIT, Call
-from encamp.guest.channel import Channel, Exec, Exit, Hello, Kind
+from encamp.guest.channel import Channel, Exec, Exit, Hello, Kind, User
 from encamp.guest.frames import (
     CALL_BIT,
     PART,
@@ -68,6 +68,29 @@ async def finished(process: Process, input: bytes | None = None) -> tuple[int, b
         out, err = await process.communicate(input)
     assert process.returncode is not None
     return process.returncode, out, err
+
+
+async def test_what_was_asked_before_is_answered_before_they_are_made(
+    guest: Guest, tmp_path: Path
+) -> None:
+    """Whoever has asked goes on meanwhile."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    blocked = place / ".program.new"
+    os.mkfifo(blocked)
+    channel = await guest.open()
+    # In one piece, as it is sent to a machine that is about to wake up.
+    channel._writing = True
+    answered = channel.user(User(name="me", uid=1, gid=1, group="us", home="/"))
+    offered = channel.calls(str(place), ["squeue"], os.getuid(), lambda call: None)
+    channel._writing = False
+    channel._flush()
+    async with asyncio.timeout(PATIENCE):
+        await channel.welcome()
+        await answered
+        with open(blocked, "rb", buffering=0) as freed:
+            await asyncio.to_thread(freed.readall)
+        await offered
 
 
 async def test_a_call_brings_its_words_variables_and_directory(host: Host, tmp_path: Path) -> None:

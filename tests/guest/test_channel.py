@@ -9,9 +9,10 @@ import signal
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from encamp.guest.channel import Channel, Exec, Hello, Kind, Network, User
+from encamp.guest.channel import Channel, Exec, Exit, File, Hello, Kind, Network, User
 from encamp.guest.frames import STDOUT, Type, encode, header
 from encamp.model.errors import Code, EncampError
 from tests.guest.support import MACHINE, Guest, read_all, run, welcome
@@ -325,6 +326,79 @@ async def test_closing_ends_what_still_runs(guest: Guest) -> None:
     async with asyncio.timeout(5):
         while Path(f"/proc/{process}").exists():
             await asyncio.sleep(0.02)
+
+
+# ── held commands ────────────────────────────────────────────────────────────────────────────────
+
+
+def held(script: str, *, files: dict[str, File] | None = None) -> Exec:
+    wanted = command("sh", "-c", script)
+    return msgspec.structs.replace(wanted, held=True, files=files or {})
+
+
+async def test_a_held_command_begins_when_it_is_told_to(guest: Guest, tmp_path: Path) -> None:
+    began, brought = tmp_path / "began", tmp_path / "brought" / "file"
+    channel = await guest.open()
+    stream = channel.execute(
+        held(f"touch {began}; cat {brought} -; exit 3", files={str(brought): File(0o600, b"1 ")})
+    )
+    await stream.write(b"2")
+    await stream.end()
+    async with asyncio.timeout(30):
+        while not brought.exists():
+            await asyncio.sleep(0.01)
+    assert (await run(channel, "sleep", "0.3"))[2].code == 0
+    assert not began.exists()
+    stream.go()
+    assert await read_all(stream.stdout) == b"1 2"
+    assert (await stream.wait()).code == 3
+    assert began.exists()
+    stream.go()
+    await channel.ping()
+
+
+async def test_a_held_command_that_cannot_begin_says_so(guest: Guest, tmp_path: Path) -> None:
+    channel = await guest.open()
+    wanted = msgspec.structs.replace(held("true"), cwd=str(tmp_path / "missing"))
+    ended = await channel.execute(wanted).wait()
+    assert ended.kind is Kind.NOT_STARTED
+    stream = channel.execute(msgspec.structs.replace(command("no-such-program"), held=True))
+    stream.go()
+    assert (await stream.wait()).code == 127
+
+
+async def test_a_held_command_can_be_killed(guest: Guest) -> None:
+    channel = await guest.open()
+    stream = channel.execute(held("echo never"))
+    stream.signal(signal.SIGKILL)
+    assert await read_all(stream.stdout) == b""
+    assert await stream.wait() == Exit(Kind.KILLED, signal.SIGKILL)
+    stream.go()
+    await channel.ping()
+
+
+async def test_a_held_command_never_begins_if_its_host_goes(guest: Guest, tmp_path: Path) -> None:
+    began, brought = tmp_path / "began", tmp_path / "brought" / "file"
+    channel = await guest.open()
+    channel.execute(held(f"trap '' HUP; touch {began}", files={str(brought): File(0o600, b"")}))
+    async with asyncio.timeout(30):
+        while not brought.exists():
+            await asyncio.sleep(0.01)
+    (process,) = children_of(guest)
+    second = await guest.open(fresh=False)
+    await second.welcome()
+    async with asyncio.timeout(30):
+        while children_of(guest) == [process]:
+            await asyncio.sleep(0.02)
+    assert not began.exists()
+
+
+def children_of(guest: Guest) -> list[str]:
+    pid = guest.process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+# ── the end ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_lost_machine_fails_everything_that_waits() -> None:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from encamp.guest import relay
@@ -98,6 +99,15 @@ async def test_signals_reach_the_clients_own_command(relayed: Relayed) -> None:
     assert await one.wait() == Exit(Kind.KILLED, signal.SIGTERM)
     other.signal(signal.SIGUSR1)
     assert await other.wait() == Exit(Kind.KILLED, signal.SIGUSR1)
+
+
+async def test_held_commands_of_clients_begin_when_they_are_told_to(relayed: Relayed) -> None:
+    client = await relayed.client()
+    stream = client.execute(msgspec.structs.replace(shell("echo begun"), held=True))
+    assert (await run(client, shell("sleep 0.2; echo other")))[0] == b"other\n"
+    stream.go()
+    assert await read_all(stream.stdout) == b"begun\n"
+    assert (await stream.wait()).code == 0
 
 
 async def test_commands_of_a_client_that_goes_end_and_no_others(relayed: Relayed) -> None:

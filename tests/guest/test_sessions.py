@@ -98,6 +98,7 @@ async def test_nonsense_drops_the_session_and_says_so(guest: Guest) -> None:
         pytest.param(encode(Type.CREDIT, 1, b"\xff" * 4, channel=1), id="boundless credit"),
         pytest.param(encode(Type.SIGNAL, 1, b""), id="a signal without number"),
         pytest.param(encode(Type.SIGNAL, 1, b"\x09\0\0\0\1\0"), id="too long a signal"),
+        pytest.param(encode(Type.GO, 1, b"\0"), id="a word to begin with something behind it"),
         pytest.param(encode(Type.WELCOME, 0), id="what only guests say"),
     ],
 )
@@ -120,6 +121,7 @@ async def test_frames_to_commands_that_ended_are_ignored(guest: Guest) -> None:
         encode(Type.SIGNAL, 1, b"\x09\0\0\0"),
         encode(Type.RESIZE, 1, b"\1\0\1\0"),
         encode(Type.CREDIT, 1, b"\1\0\0\0", channel=1),
+        encode(Type.GO, 1),
         FLUSH,
     ):
         channel.send(late)

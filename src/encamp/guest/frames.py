@@ -58,6 +58,7 @@ class Type(enum.IntEnum):
     PONG = 17
     CALLS = 18
     CALL = 19
+    GO = 20
 
 
 class Key(enum.IntEnum):
@@ -103,6 +104,7 @@ class Key(enum.IntEnum):
     MAC = 40
     HOSTS = 41
     GROUP_NAMES = 42
+    HELD = 43
 
 
 STDIN, STDOUT, STDERR = 0, 1, 2

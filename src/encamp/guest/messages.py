@@ -129,6 +129,10 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
     merged: bool = False
     """Both outputs are one, as in a file: all of it comes as stdout, in the order it was written.
     Not with a terminal, where it is so in any case."""
+    held: bool = False
+    """It is made ready, all but its first instruction, and waits there until its stream is told to
+    go. The machine first sends the answers that are due: whoever waits for them does so at the same
+    time."""
     umask: int | None = None
     """None: 022."""
     limits: dict[int, tuple[int, int]] = {}
@@ -162,6 +166,8 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
             fields.append((Key.BUILTIN, b""))
         if self.merged:
             fields.append((Key.MERGED, b""))
+        if self.held:
+            fields.append((Key.HELD, b""))
         if self.umask is not None:
             fields.append((Key.UMASK, U32.pack(self.umask & 0o777)))
         fields += [

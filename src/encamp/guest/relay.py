@@ -42,7 +42,7 @@ GRACE = 2.0
 """Seconds in which a command ends that nobody wants any more; then it is killed. As with the guest
 program, when a session ends."""
 
-OF_STREAMS = frozenset({Type.DATA, Type.END, Type.CREDIT, Type.SIGNAL, Type.RESIZE})
+OF_STREAMS = frozenset({Type.DATA, Type.END, Type.CREDIT, Type.SIGNAL, Type.RESIZE, Type.GO})
 PIECE = 1 << 18
 OUT_MOST = 1 << 25
 """Bytes that wait for a client at the most: more is said by no machine to one that listens."""

@@ -179,6 +179,11 @@ class Stream:
                 self._line.send(encode(Type.END, self._number, channel=STDIN))
                 await self._line.drained()
 
+    def go(self) -> None:
+        """Let a command begin that is held."""
+        if not self._exit.done():
+            self._line.send(encode(Type.GO, self._number))
+
     def signal(self, number: int, *, alone: bool = False) -> None:
         """Send a signal to the command and all of its process group, or to its first process."""
         if not self._exit.done():

@@ -24,7 +24,7 @@ from encamp.agent.bait.errand import KILLED, Carried, Errand, told_of
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.bait.handing import Handed
 from encamp.agent.bait.housing import Housing, fault_of
-from encamp.agent.bait.inside import exec_of, interpreter_of
+from encamp.agent.bait.inside import command_of, exec_of, interpreter_of
 from encamp.agent.bait.line import Line
 from encamp.agent.bait.lodging import Lodging
 from encamp.agent.bait.pausing import follow, follow_alone, until_going
@@ -36,11 +36,11 @@ from encamp.agent.keeper import Keeper
 from encamp.agent.phases import Phases
 from encamp.agent.run import Control
 from encamp.agent.streams import attend
-from encamp.guest.channel import Channel, Exec, Exit, Kind
+from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
 from encamp.machines.qemu import Engine
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
-from encamp.model.machine import Machine, Phase
+from encamp.model.machine import Machine, Phase, State
 from encamp.progress import Progress
 
 DEADLY = frozenset(
@@ -121,7 +121,9 @@ class Carrying:
             if errand.host
             else Housing(errand, self._asked, keeper, environment, self._user, self._phases, groups)
         )
-        self._housing.first = lambda channel: self._calling.offer(channel, self._user.uid)
+        self._housing.first = self._prepare
+        self._held: Stream | None = None
+        """Its command, if the machine has it ready."""
 
     async def run(self) -> Carried:
         try:
@@ -227,14 +229,6 @@ class Carrying:
     async def _command(self, machine: Machine, engine: Engine, channel: Channel) -> int:
         """Run the command, and note how it ended: from then on that is known, whatever happens."""
         streams = self._streams
-        terminal = streams.window() if streams.is_terminal else None
-        wanted = exec_of(
-            self._asked,
-            self._user,
-            machine,
-            terminal=terminal,
-            merged=terminal is None and streams.is_one,
-        )
         same = (share.path for share in machine.shares if share.source == share.path)
         self._calling.shared = tuple(same)
         with self._phases.time(Phase.COMMAND, "ran") as how, streams.raw():
@@ -242,7 +236,9 @@ class Carrying:
             try:
                 self._begin(machine)
                 async with self._calling.ended():
-                    stream = channel.execute(self._calling.with_commands(wanted))
+                    stream = self._held or channel.execute(self._wanted(machine))
+                    if self._held is not None:
+                        stream.go()
                     self._control.attach(stream)
                     ended = await _guarded(machine, engine, attend(stream, streams))
             finally:
@@ -261,12 +257,32 @@ class Carrying:
         self._line.say(frames.over())
         self._note(ended=code)
         if ended.kind is Kind.NOT_STARTED:
-            self._line.say(frames.note(self._why_not_started(wanted, ended)))
+            self._line.say(frames.note(self._why_not_started(ended)))
         elif ended.text:
             self._line.say(frames.note(ended.text))
         return code
 
-    def _why_not_started(self, wanted: Exec, ended: Exit) -> str:
+    def _prepare(self, channel: Channel, machine: Machine) -> None:
+        """What can be said before the guest answers. That of a new machine is as new as we are, and
+        has the command ready by the time when everybody has been told that it begins."""
+        self._calling.offer(channel, self._user.uid)
+        if machine.state is State.STARTING and not machine.whole:
+            held = msgspec.structs.replace(self._wanted(machine), held=True)
+            self._held = channel.execute(held)
+
+    def _wanted(self, machine: Machine) -> Exec:
+        streams = self._streams
+        terminal = streams.window() if streams.is_terminal else None
+        wanted = exec_of(
+            self._asked,
+            self._user,
+            machine,
+            terminal=terminal,
+            merged=terminal is None and streams.is_one,
+        )
+        return self._calling.with_commands(wanted)
+
+    def _why_not_started(self, ended: Exit) -> str:
         """A script that is there cannot be missing: what its first line names is."""
         if ended.value == errno.ENOENT and (program := interpreter_of(self._asked)):
             if program.endswith("\r"):
@@ -278,7 +294,7 @@ class Carrying:
                 f"Environment '{self._errand.environment}' has no '{program}', which the script's"
                 " first line names."
             )
-        command = os.fsdecode(wanted.args[0])
+        command = os.fsdecode(command_of(self._asked)[0])
         return f"'{command}': {ended.text or os.strerror(ended.value)}"
 
     async def _follow(self, machine: Machine) -> None:

@@ -73,7 +73,7 @@ class Housing:
         """To those who may join, once the machine is there."""
         self.cancelled = False
         """The job was told to end: its machine does not stay for another."""
-        self.first: Callable[[Channel], None] = lambda channel: None
+        self.first: Callable[[Channel, Machine], None] = lambda channel, machine: None
         """Called as soon as the guest can be spoken to, though it may not have answered yet."""
         keeper.maker.shielded = True
         keeper.maker.on_launch = groups.take_in
@@ -96,7 +96,7 @@ class Housing:
             phases=self._phases,
             progress=progress,
             command=job.command.arguments,
-            first=lambda channel, machine: self.first(channel),
+            first=self.first,
         )
         try:
             with self._offered(live.machine, live.engine, live.channel) as offer:
@@ -139,7 +139,7 @@ class Housing:
             async with self._keeper.speak(idle.machine) as (engine, channel):
                 self._groups.take_in(engine.process.pid)
                 before = _processor_time(engine)
-                self.first(channel)
+                self.first(channel, idle.machine)
                 with self._offered(idle.machine, engine, channel) as offer:
                     yield idle.machine, engine, channel
                     self._measure(engine, before)

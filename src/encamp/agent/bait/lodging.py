@@ -78,7 +78,7 @@ class Lodging:
         self._errand = errand
         self._keeper = keeper
         self._phases = phases
-        self.first: Callable[[Channel], None] = lambda channel: None
+        self.first: Callable[[Channel, Machine], None] = lambda channel, machine: None
         """As a machine of its own would call it."""
 
     @asynccontextmanager
@@ -98,7 +98,7 @@ class Lodging:
                 channel = await Channel.open(connection, hello(machine), fresh=True)
             async with channel:
                 await answered(machine, engine, channel)
-                self.first(channel)
+                self.first(channel, machine)
                 yield machine, engine, channel
         finally:
             engine.process.close()

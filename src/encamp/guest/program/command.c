@@ -53,12 +53,20 @@ void stream_close(struct stream *stream, unsigned channel)
     stream->fd[channel] = -1;
 }
 
+static void forget_go(struct stream *stream)
+{
+    if (stream->go >= 0)
+        close(stream->go);
+    stream->go = -1;
+}
+
 void stream_free(struct stream *stream)
 {
     for (unsigned channel = 0; channel < CHANNELS; channel++)
         stream_close(stream, channel);
     if (stream->status >= 0)
         close(stream->status);
+    forget_go(stream);
     if (stream->ring != NULL)
         munmap(stream->ring, CREDIT_START);
     stream->used = false;
@@ -119,23 +127,29 @@ static int connect_terminal(struct stream *stream, int theirs[CHANNELS])
 static int start(struct stream *stream, const struct launch *launch)
 {
     int theirs[CHANNELS] = {-1, -1, -1};
-    int status[2] = {-1, -1};
+    int status[2] = {-1, -1}, go[2] = {-1, -1};
     int error = 0;
 
     if ((launch->terminal ? connect_terminal(stream, theirs)
                           : connect_pipes(stream, theirs, launch->merged)) < 0 ||
-        pipe2(status, O_CLOEXEC | O_NONBLOCK) < 0) {
+        pipe2(status, O_CLOEXEC | O_NONBLOCK) < 0 || (launch->held && pipe2(go, O_CLOEXEC) < 0))
         error = errno;
-    } else {
-        stream->status = status[0];
+    stream->status = status[0];
+    stream->go = go[1];
+    if (error == 0) {
         stream->pid = fork();
-        if (stream->pid == 0)
-            launch_child(launch, theirs, status[1]);
+        if (stream->pid == 0) {
+            if (go[1] >= 0)
+                close(go[1]);
+            launch_child(launch, theirs, status[1], go[0]);
+        }
         if (stream->pid < 0)
             error = errno;
     }
     if (status[1] >= 0)
         close(status[1]);
+    if (go[0] >= 0)
+        close(go[0]);
     for (unsigned channel = 0; channel < CHANNELS; channel++) {
         if (theirs[channel] >= 0)
             close(theirs[channel]);
@@ -165,7 +179,8 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
                                   .id = id,
                                   .fd = {-1, -1, -1},
                                   .credit = {CREDIT_START, CREDIT_START, CREDIT_START},
-                                  .status = -1};
+                                  .status = -1,
+                                  .go = -1};
         void *ring = mmap(NULL, CREDIT_START, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (ring == MAP_FAILED)
@@ -185,6 +200,15 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
     }
     launch_free(&launch);
     return true;
+}
+
+void stream_go(struct stream *stream)
+{
+    if (stream->go < 0)
+        return;
+    ssize_t written = write(stream->go, "", 1);
+    (void)written; /* there is room; and whoever is gone does not begin */
+    forget_go(stream);
 }
 
 /* A child that was only just forked has no group of its own yet. */
@@ -248,6 +272,7 @@ void streams_end(struct session *session)
         }
         for (unsigned channel = 0; channel < CHANNELS; channel++)
             stream_close(stream, channel);
+        forget_go(stream);
         signal_group(stream->pid, SIGHUP);
         stream->kill_at = now_ms() + ENDING_GRACE_MS;
     }

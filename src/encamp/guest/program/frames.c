@@ -58,6 +58,7 @@ static bool type_expected(uint8_t type)
     case FRAME_POWEROFF:
     case FRAME_PING:
     case FRAME_CALLS:
+    case FRAME_GO:
     case FRAME_EXIT:
         return true;
     default:

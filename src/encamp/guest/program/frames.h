@@ -38,6 +38,7 @@ enum frame_type {
     FRAME_PONG,
     FRAME_CALLS,
     FRAME_CALL,
+    FRAME_GO,
 };
 
 enum field_key {
@@ -83,6 +84,7 @@ enum field_key {
     KEY_MAC = 40,
     KEY_HOSTS,
     KEY_GROUP_NAMES,
+    KEY_HELD,
 };
 
 struct frame {

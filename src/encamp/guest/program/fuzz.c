@@ -18,7 +18,7 @@ static void look_at(const struct frame *frame)
     uint32_t small;
     uint64_t large;
 
-    for (uint16_t key = 0; key <= KEY_GROUP_NAMES + 1; key++) {
+    for (uint16_t key = 0; key <= KEY_HELD + 1; key++) {
         field_find(frame->payload, frame->length, key, &field);
         field_u32(frame->payload, frame->length, key, &small);
         field_u64(frame->payload, frame->length, key, &large);

@@ -75,6 +75,9 @@ static bool take_field(struct launch *launch, const struct field *field)
     case KEY_MERGED:
         launch->merged = true;
         return true;
+    case KEY_HELD:
+        launch->held = true;
+        return true;
     case KEY_UMASK:
         if (field->length != 4)
             return false;
@@ -282,7 +285,19 @@ static void start_elsewhere(const struct launch *launch, int status)
             launch->fallback);
 }
 
-_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status)
+static void wait_for_word(int go)
+{
+    char word;
+    ssize_t count;
+
+    do
+        count = read(go, &word, 1);
+    while (count < 0 && errno == EINTR);
+    if (count != 1)
+        _exit(127); /* nobody wants it any more */
+}
+
+_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status, int go)
 {
     int error = furnish(launch);
 
@@ -309,6 +324,8 @@ _Noreturn void launch_child(const struct launch *launch, const int fds[3], int s
         give_up(status, errno, STEP_IDENTITY);
     if (launch->cwd != NULL && chdir(launch->cwd) < 0)
         start_elsewhere(launch, status);
+    if (launch->held)
+        wait_for_word(go);
     if (launch->builtin) {
         if (!builtin_knows(launch->argv[0]))
             give_up(status, ENOENT, STEP_EXEC);

@@ -28,6 +28,7 @@ struct launch {
     uint16_t columns;
     bool builtin;
     bool merged; /* both outputs are one pipe */
+    bool held;   /* it is made ready, and begins when it is told to */
     mode_t mask;
     struct rlimit limits[RLIM_NLIMITS];
     uint32_t limited; /* which of them were given, a bit each */
@@ -48,8 +49,9 @@ struct launch_failure {
 /* 0, or an errno: EBADMSG malformed, E2BIG, ENOMEM. */
 int launch_parse(struct launch *launch, const uint8_t *payload, size_t length);
 void launch_free(struct launch *launch);
-/* In the child. `fds` become 0, 1, 2; of a terminal only fds[0], its slave side, is given. */
-_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status);
+/* In the child. `fds` become 0, 1, 2; of a terminal only fds[0], its slave side, is given. One that
+   is held begins when a byte comes from `go`, and ends when none can come any more. */
+_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status, int go);
 void launch_sentence(const struct launch_failure *failure, char *to, size_t size);
 
 #endif

@@ -114,6 +114,39 @@ static void greet(struct session *session, const struct frame *frame)
     session_commit(session, FRAME_WELCOME, 0, 0, (size_t)(at - start));
 }
 
+static bool transmit(struct session *session)
+{
+    bool went = false;
+
+    if (session->retry_at != 0 && session->retry_at <= now_ms()) {
+        session->retry_at = 0;
+        session->writable = true;
+    }
+    while (session->writable && session->out_end > session->out_start) {
+        size_t count = session->out_end - session->out_start;
+        ssize_t written = write(session->fd, session->out + session->out_start,
+                                count < WRITE_LIMIT ? count : WRITE_LIMIT);
+
+        if (written > 0) {
+            session->out_start += (size_t)written;
+            session->met = true;
+            went = true;
+        } else if (written < 0 && errno == EINTR) {
+            continue;
+        } else {
+            session->writable = false;
+            /* ports need kernel memory to write; no event tells when there is some again */
+            if (written < 0 && errno == ENOMEM)
+                session->retry_at = now_ms() + RETRY_MS;
+            else if (written < 0 && errno == EPIPE)
+                session->closed = session->stream_socket;
+        }
+    }
+    if (session->out_start == session->out_end)
+        session->out_start = session->out_end = 0;
+    return went;
+}
+
 /* Channel 1 marks a part of an EXEC that goes on in the next frame; channel 0 is the last. */
 static bool execute(struct session *session, const struct frame *frame)
 {
@@ -141,10 +174,16 @@ static bool execute(struct session *session, const struct frame *frame)
     if (!whole)
         return true;
     bool sound = fields_well_formed(payload, length);
-    if (sound && session->failed != 0)
+    if (sound && session->failed != 0) {
         stream_refuse(session, frame->stream, session->failed, session->failed_text);
-    else if (sound)
+    } else if (sound) {
+        struct field held;
+
+        /* whoever has a command held waits for what was answered before */
+        if (field_find(payload, length, KEY_HELD, &held))
+            transmit(session);
         sound = stream_execute(session, frame->stream, payload, length);
+    }
     drop_exec(session);
     return sound;
 }
@@ -164,6 +203,7 @@ static bool request(struct session *session, const struct frame *frame)
         error = mounts_remove(text, sizeof text);
         break;
     case FRAME_CALLS:
+        transmit(session); /* this takes long, and nobody waits for it */
         error = offers_make(session, frame->payload, frame->length, text, sizeof text);
         break;
     case FRAME_USER:
@@ -186,13 +226,16 @@ static bool request(struct session *session, const struct frame *frame)
 static bool stream_frame(struct session *session, const struct frame *frame)
 {
     struct stream *stream = stream_find(session, frame->stream);
-    static const uint8_t sizes[] = {[FRAME_CREDIT] = 4, [FRAME_SIGNAL] = 4, [FRAME_RESIZE] = 4};
+    static const uint8_t sizes[] = {[FRAME_CREDIT] = 4, [FRAME_SIGNAL] = 4, [FRAME_RESIZE] = 4,
+                                    [FRAME_GO] = 0};
 
     bool alone = frame->type == FRAME_SIGNAL && frame->length == 5;
 
     if (frame->stream >= CALL_BIT)
         return calls_frame(session, frame);
     if (frame->type == FRAME_EXIT)
+        return false;
+    if (frame->type == FRAME_GO && frame->channel != 0)
         return false;
     if (frame->type != FRAME_DATA && frame->length != (alone ? 5 : sizes[frame->type]))
         return false;
@@ -206,6 +249,9 @@ static bool stream_frame(struct session *session, const struct frame *frame)
         return frame->channel == CHANNEL_IN;
     case FRAME_CREDIT:
         return stream_credit(stream, frame->channel, get_u32(frame->payload));
+    case FRAME_GO:
+        stream_go(stream);
+        return true;
     case FRAME_SIGNAL:
         stream_signal(stream, get_u32(frame->payload), alone && frame->payload[4] == 1);
         return true;
@@ -229,6 +275,7 @@ static bool handle(struct session *session, const struct frame *frame)
     case FRAME_SIGNAL:
     case FRAME_RESIZE:
     case FRAME_EXIT:
+    case FRAME_GO:
         return stream_frame(session, frame);
     case FRAME_POWEROFF:
         power_off();
@@ -311,39 +358,6 @@ static bool take_frames(struct session *session)
     session->in_count -= used;
     memmove(session->in, session->in + used, session->in_count);
     return used > 0;
-}
-
-static bool transmit(struct session *session)
-{
-    bool went = false;
-
-    if (session->retry_at != 0 && session->retry_at <= now_ms()) {
-        session->retry_at = 0;
-        session->writable = true;
-    }
-    while (session->writable && session->out_end > session->out_start) {
-        size_t count = session->out_end - session->out_start;
-        ssize_t written = write(session->fd, session->out + session->out_start,
-                                count < WRITE_LIMIT ? count : WRITE_LIMIT);
-
-        if (written > 0) {
-            session->out_start += (size_t)written;
-            session->met = true;
-            went = true;
-        } else if (written < 0 && errno == EINTR) {
-            continue;
-        } else {
-            session->writable = false;
-            /* ports need kernel memory to write; no event tells when there is some again */
-            if (written < 0 && errno == ENOMEM)
-                session->retry_at = now_ms() + RETRY_MS;
-            else if (written < 0 && errno == EPIPE)
-                session->closed = session->stream_socket;
-        }
-    }
-    if (session->out_start == session->out_end)
-        session->out_start = session->out_end = 0;
-    return went;
 }
 
 int session_deadline(const struct session *session)

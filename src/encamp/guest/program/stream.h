@@ -37,6 +37,7 @@ struct stream {
     int wait_status;
     size_t drain[CHANNELS]; /* what was in the pipes when the command died */
     int status;             /* read end of the pipe through which a failed start is told */
+    int go;                 /* write end of the one that it is told through to begin, or -1 */
     uint64_t kill_at;
     unsigned long starved; /* what memory_begin() said when it began */
 };
@@ -56,6 +57,8 @@ bool stream_input(struct stream *stream, const uint8_t *bytes, size_t count);
 void stream_stop_input(struct stream *stream);
 void stream_input_end(struct stream *stream);
 bool stream_credit(struct stream *stream, unsigned channel, uint32_t more);
+/* Let one that is held begin. */
+void stream_go(struct stream *stream);
 /* `alone`: to its first process, and not to all of its group */
 void stream_signal(struct stream *stream, uint32_t number, bool alone);
 void stream_resize(struct stream *stream, uint16_t rows, uint16_t columns);
