@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,8 @@ def nothing_left(site_home: Home) -> Iterator[None]:
     left = left_behind(site_home)
     # One test's leavings are not to fail the next.
     for pid in machine_processes(site_home):
-        os.kill(pid, 9)
+        with suppress(ProcessLookupError):  # It has just ended.
+            os.kill(pid, 9)
     for directory in site_home.machines.iterdir():
         shutil.rmtree(directory, ignore_errors=True)
     assert left == [], f"left behind: {left}"

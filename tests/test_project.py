@@ -97,9 +97,11 @@ def test_changelog_has_a_section_for_this_version_or_for_what_comes_next() -> No
 
 def test_setup_has_nothing_to_do_in_this_clone() -> None:
     result = subprocess.run(
-        [ROOT / "tools" / "setup", "test"], capture_output=True, text=True, timeout=20, check=False
+        [ROOT / "tools" / "setup", "test"], capture_output=True, text=True, timeout=300, check=False
     )
-    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    # On a busy host it also says how long that took.
+    steps = [line for line in result.stdout.splitlines() if line.startswith("[")]
+    assert (result.returncode, steps) == (0, []), result.stderr
 
 
 def test_setup_refuses_a_purpose_it_does_not_know() -> None:

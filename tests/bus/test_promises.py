@@ -173,7 +173,7 @@ async def until_heard(multicast: Multicast, group: str, *kept: Kept) -> None:
         await asyncio.sleep(0.02)
         return all(len(each.messages) > n for each, n in zip(kept, before, strict=True))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await heard():
             pass
     await asyncio.sleep(0.1)

@@ -136,7 +136,7 @@ def answered(path: Path, answering: Answering) -> Iterator[Answering]:
     thread = threading.Thread(target=loop.run_until_complete, args=(stand(),))
     thread.start()
     try:
-        assert opened.wait(10)
+        assert opened.wait(60)
         yield answering
     finally:
         loop.call_soon_threadsafe(over.set)

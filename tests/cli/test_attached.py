@@ -167,7 +167,7 @@ async def test_all_of_the_output_comes_though_the_manager_knows_the_end_already(
 
 async def test_request_is_ended_with_its_caller(case: Case) -> None:
     case.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while case.attached.record is None:
             await asyncio.sleep(0.01)
     case.running.cancel()

@@ -41,5 +41,5 @@ async def guest(guest_program: Path) -> AsyncIterator[Guest]:
     finally:
         await running.hang_up()
         ours.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await process.wait() == 0, "the guest program ends with its socket"

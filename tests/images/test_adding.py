@@ -40,7 +40,7 @@ from encamp.workplace import remove_tree
 from tests.builds import Told
 from tests.conftest import Encamp
 from tests.images.conftest import left_over
-from tests.images.test_building import children_of
+from tests.images.test_building import nobody_is_left_in
 
 pytestmark = pytest.mark.site
 
@@ -303,12 +303,12 @@ def test_an_interrupted_command_ends_with_all_it_started(images: ImageStore, num
             time.sleep(0.05)
         assert len(sleepers()) == 2
         process.send_signal(number)
-        process.communicate(timeout=30)
-    until = time.monotonic() + 10
+        process.communicate(timeout=60)
+    until = time.monotonic() + 60
     while sleepers() and time.monotonic() < until:
         time.sleep(0.05)
     assert sleepers() == []
-    assert children_of(home) == []
+    assert nobody_is_left_in(home)
     if number == 15:
         assert left_over(home) == []
     images.ensure(layer("true", name="other"))

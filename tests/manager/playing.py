@@ -100,7 +100,7 @@ T = TypeVar("T")
 
 
 async def until(true: Callable[[], T]) -> T:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := true()):
             await asyncio.sleep(0.005)
     return found
@@ -211,7 +211,7 @@ class Bench:
         )
         ready = asyncio.Event()
         self.task = asyncio.create_task(self._run(ready))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await ready.wait()
 
     async def _run(self, ready: asyncio.Event) -> None:
@@ -249,7 +249,7 @@ class Bench:
         return await self.manager.desk.requests.look(record.request.id)
 
     async def until(self, record: RequestRecord, *states: RequestState) -> RequestRecord:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await self.record(record)).state not in states:
                 await asyncio.sleep(0.005)
         return found

@@ -103,7 +103,7 @@ async def test_hosts_are_asked_for_what_is_wanted_and_only_those_with_a_bait(
 async def test_a_host_that_does_not_answer_is_named_and_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering_batch, "PATIENCE", 0.2)
+    monkeypatch.setattr(answering_batch, "PATIENCE", 2.0)
     async with managed(tmp_path) as bench:
         one, silent = Baited(bench, "node1", record("k1")), Baited(bench, "node2")
         silent.silent = True

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +268,11 @@ def running_site(
     finally:
         for name in (*agents, *reversed(list(site.daemons))):
             site.daemons[name].end()
-        left = site.processes()
+        # A carrier that waited for a command ends a moment after its agent.
+        end = time.monotonic() + PATIENCE
+        while (left := site.processes()) and time.monotonic() < end:
+            time.sleep(0.05)
         for line in left:
-            os.kill(int(line.split(":")[0]), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(int(line.split(":")[0]), signal.SIGKILL)
     assert left == [], left

@@ -153,7 +153,8 @@ def test_paused_machine_stands_still_and_knows_the_time_afterwards(
     encamp: Encamp, work: str
 ) -> None:
     tick = "while :; do echo tick >> /tmp/ticks; sleep 0.05; done </dev/null >/dev/null 2>&1 &"
-    encamp("exec", work, "--", "sh", "-c", tick)
+    begun = "until test -s /tmp/ticks; do sleep 0.05; done"
+    encamp("exec", work, "--", "sh", "-c", f"{tick} {begun}")
     encamp("pause", work)
     assert state_of(encamp, work) == "paused"
     refused = encamp("exec", work, "--", "true", check=False)

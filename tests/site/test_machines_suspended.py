@@ -15,7 +15,11 @@ from tests.conftest import Encamp, machine_processes
 pytestmark = pytest.mark.site
 
 SIZE = ("--cpus", "2", "--memory", "96M", "--disk", "64M")
-COUNTS = "i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.05; done"
+COUNTS = (
+    "cd /tmp; i=0;"
+    " while :; do i=$((i+1)); echo $i > count.new; mv count.new count; sleep 0.05; done"
+)
+"""Whoever looks finds a whole number."""
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def test_suspended_machine_goes_on_where_it_was(
     encamp("exec", "sleeper", *in_background(COUNTS))
     shell(encamp, "sleeper", "echo in memory > /dev/shm/file; echo on disk > /var/tmp/file")
     # It may not have begun to count yet.
-    shell(encamp, "sleeper", "while ! test -s /tmp/count; do sleep 0.1; done")
+    shell(encamp, "sleeper", "while ! test -e /tmp/count; do sleep 0.1; done")
     encamp("suspend", "sleeper")
     assert machine_processes(site_home) == []
     context = directory_of(encamp, site_home, "sleeper") / "context"

@@ -33,7 +33,7 @@ never:
     port: 8080
     file: /srv/sign
     command: [sh, -c, "echo nobody is in >&2; exit 2"]
-    timeout: 2
+    timeout: 8
     interval: 0.1
 """
 
@@ -92,7 +92,7 @@ def test_what_keeps_a_machine_from_being_ready_is_told_and_nothing_is_left(
     said = failed(
         encamp("run", "-e", "never", "--", "true", check=False, variables=describe(NEVER))
     )
-    assert "'never' was not ready after 2 s" in said
+    assert "'never' was not ready after 8 s" in said
     assert "file /srv/sign does not exist" in said
     assert "port 8080 refuses connections" in said
     assert "exited with 2, saying: nobody is in" in said
@@ -138,7 +138,7 @@ def test_test_that_does_not_end_is_told_from_one_that_fails(
     variables = describe("""
     stuck:
       extends: mini
-      ready: {command: [sleep, "1000"], timeout: 1}
+      ready: {command: [sleep, "1000"], timeout: 8}
     """)
     said = failed(encamp("run", "-e", "stuck", "--", "true", check=False, variables=variables))
     assert "command 'sleep 1000' has not ended" in said

@@ -105,10 +105,11 @@ def test_perugias_trigger_has_all_hosts_queried_again_and_again(site: RunningSit
 def test_a_change_on_hosts_makes_a_trigger_send_commands_in_order(site: RunningSite) -> None:
     for name in ("node1", "node2"):
         (site.root / f"{name}.mood").write_text("good\n")
-    notes = site.root / "node1.notes"
-    site.wait_for("the second command", lambda: notes.exists() and "second" in notes.read_text())
+    notes, others = site.root / "node1.notes", site.root / "node2.notes"
+    site.wait_for("the second command", lambda: notes.exists() and "second\n" in notes.read_text())
     assert notes.read_text().splitlines() == ["first", "second"]
-    assert (site.root / "node2.notes").read_text().splitlines() == ["first"]
+    site.wait_for("that of the other", lambda: others.exists() and "first\n" in others.read_text())
+    assert others.read_text().splitlines() == ["first"]
     site.wait_for(
         "the notification",
         lambda: any("good mood" in event["sentence"] for event in site.events("notification")),

@@ -28,6 +28,12 @@ count:
     - 'echo begun >> "$0"; for i in $(seq {LINES}); do echo line $i; sleep 0.1; done'
     - BEGUN
   returns: str
+last:
+  run:
+    - /bin/sh
+    - -c
+    - 'echo begun >> "$0"; echo up; while :; do sleep 0.1; done'
+    - BEGUN
 """
 EXPECTED = "".join(f"line {number}\n" for number in range(1, LINES + 1))
 
@@ -58,10 +64,10 @@ def prepare(site: RunningSite, home: Path | None = None) -> None:
     site.wait_for_hosts("node1")
 
 
-def begin(site: RunningSite) -> str:
-    """A command that counts, of which some lines have arrived."""
+def begin(site: RunningSite, name: str = "count") -> str:
+    """A command that counts, or only lasts, of which some lines have arrived."""
     (site.root / "begun").unlink(missing_ok=True)
-    record = site.ask("command", "send", "node1", "program.count", "--detach")
+    record = site.ask("command", "send", "node1", f"program.{name}", "--detach")
     [record] = record if isinstance(record, list) else [record]
     command_id: str = record["id"]
     site.wait_for("its first output", lambda: site.commands()[command_id]["output"] > 0)
@@ -142,7 +148,7 @@ def test_a_command_survives_the_death_of_everything_at_once(
 
 
 def test_a_command_whose_process_is_killed_is_lost_and_not_begun_again(site: RunningSite) -> None:
-    command_id = begin(site)
+    command_id = begin(site, "last")
     carriers = [
         line
         for line in site.processes()

@@ -248,13 +248,19 @@ def test_job_stands_still_while_its_starter_is_stopped(host: Host, alice: Person
     host.wait_for("a beat", beats.exists)
     job.signal(signal.SIGSTOP)
     host.wait_for("a paused machine", lambda: _states(host) == ["paused"])
+
+    def is_still() -> bool:
+        before = beats.stat().st_size
+        # Its processors stand still, whatever the clock does.
+        time.sleep(1.0)
+        return beats.stat().st_size == before
+
+    # What it is to be is written down before it is done.
+    host.wait_for("a job that stands still", is_still)
     seen = beats.stat().st_size
-    # Its processors stand still, whatever the clock does.
-    time.sleep(1.0)
-    assert beats.stat().st_size == seen
     job.signal(signal.SIGCONT)
     host.wait_for("another beat", lambda: beats.stat().st_size > seen)
-    assert _states(host) == ["running"]
+    host.wait_for("a machine that goes on", lambda: _states(host) == ["running"])
     Path(f"{beats}.end").touch()
     assert job.end().returncode == 0
 

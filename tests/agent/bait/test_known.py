@@ -106,8 +106,8 @@ def test_an_environment_that_fails_is_told_and_closes_the_bait_until_others_come
     id = host.job(alice)
     done = host.run(alice, "/bin/true", id=id, environment="broken")
     assert done.returncode == 99
-    host.wait_for("a closed bait", closed.exists)
-    assert "environment broken failed 3 times" in closed.read_text()
+    sentence = "environment broken failed 3 times"
+    host.wait_for("a closed bait", lambda: closed.exists() and sentence in closed.read_text())
     host.wait_for("its record", lambda: of(host, alice, id)["outcome"] == "given back")
     told = asked(host, alice, "why", f"notebook:{id}").stdout
     assert "gave it back to the queue" in told

@@ -27,6 +27,24 @@ LATER = EncampError(Code.WRONG_STATE, "It has not ended yet.", transient=True)
 NEVER = EncampError(Code.WRONG_STATE, "It was cancelled.")
 
 
+class Clock:
+    """Passes only when somebody lets it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(settling, "time", made)
+    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.01)
+    return made
+
+
 class Deciding(Pretended):
     """Says these, one after the other; None: it takes the job back."""
 
@@ -46,6 +64,18 @@ class Deciding(Pretended):
         self.answer()
         self.taken.append((job.id, reason, hold))
         return ""
+
+
+class Slow(Deciding):
+    """Each answer takes half of the time in which a batch system tells."""
+
+    def __init__(self, clock: Clock, *answers: EncampError | None) -> None:
+        super().__init__(*answers)
+        self.clock = clock
+
+    def answer(self) -> None:
+        self.clock.now += settling.PATIENCE / 2
+        super().answer()
 
 
 @pytest.fixture
@@ -111,14 +141,13 @@ def test_job_of_a_former_agent_is_queued_again(home: Home) -> None:
     assert (len(system.taken), written.outcome) == (1, Outcome.GIVEN_BACK)
 
 
-def test_job_of_a_former_agent_may_still_come(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_of_a_former_agent_may_still_come(home: Home, clock: Clock) -> None:
     """Nobody knows whether its starter is gone: a no is none for ever."""
     system = Deciding(NEVER, NEVER, NEVER, None)
     written = settle(home, system, Settling.begin_orphan)
     assert written.outcome is Outcome.GIVEN_BACK
-    monkeypatch.setattr(settling, "ORPHANED", 0.05)
     other = Home(home.root / "other").prepare()
-    written = settle(other, Deciding(NEVER), Settling.begin_orphan)
+    written = settle(other, Slow(clock, NEVER), Settling.begin_orphan)
     assert (written.outcome, "It was cancelled." in written.reason) == (Outcome.LOST, True)
 
 
@@ -180,23 +209,14 @@ def test_what_says_nothing_about_the_job_is_no_verdict(home: Home, code: Code) -
     assert settle(home, system, gone).outcome is Outcome.GIVEN_BACK
 
 
-def test_a_batch_system_that_is_away_is_waited_for(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_system_that_is_away_is_waited_for(home: Home, clock: Clock) -> None:
     away = EncampError(Code.UNREACHABLE, "Slurm's controller is away.", transient=True)
-    for name in ("PATIENCE", "ORPHANED"):
-        monkeypatch.setattr(settling, name, 1.0)
-    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.1)
-    assert settle(home, Deciding(*[away] * 20, None), gone).outcome is Outcome.GIVEN_BACK
+    assert settle(home, Slow(clock, *[away] * 20, None), gone).outcome is Outcome.GIVEN_BACK
 
 
-def test_batch_system_that_is_ending_a_job_is_waited_for(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settling, "PATIENCE", 1.0)
-    monkeypatch.setattr(settling, "LONGEST_DELAY", 0.1)
+def test_batch_system_that_is_ending_a_job_is_waited_for(home: Home, clock: Clock) -> None:
     ending = EndingError("It is not cleared away yet.")
-    assert settle(home, Deciding(*[ending] * 20, None), gone).outcome is Outcome.GIVEN_BACK
+    assert settle(home, Slow(clock, *[ending] * 20, None), gone).outcome is Outcome.GIVEN_BACK
 
 
 class Leaving(Deciding):

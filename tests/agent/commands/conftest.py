@@ -118,5 +118,5 @@ def processes(home: Home) -> list[str]:
                 (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
             )
             if where in variables and any(v.startswith(MARK.encode()) for v in variables):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                found.append((entry / "cmdline").read_text(errors="replace").replace("\0", " "))
     return found

@@ -32,7 +32,7 @@ def processes(mark: str) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                words = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
             except OSError:
                 continue
             if mark in words:
@@ -133,12 +133,16 @@ async def test_hanging_program_is_ended_with_all_it_started(home: Home, mark: st
     await until(lambda: processes(mark) == [])
 
 
-async def test_program_is_read_again_after_it_hung(home: Home, tmp_path: Path, mark: str) -> None:
+async def test_program_is_read_again_after_it_hung(
+    home: Home, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("encamp.agent.properties.reader.GRACE", 60.0)
     script = f"test -e {tmp_path}/well && echo 5 || sleep {mark}"
-    definition = defined("program", "sh", "-c", script, timeout=0.4)
-    reader = Reader([definition], Plugins(), changed=lambda _: None, home=home)
+    hasty, patient = (defined("program", "sh", "-c", script, timeout=time) for time in (0.4, 60.0))
+    reader = Reader([hasty], Plugins(), changed=lambda _: None, home=home)
     assert "has not answered" in (await reader.read())["tested"].error
     (tmp_path / "well").touch()
+    reader.replace([patient])
     assert (await reader.read())["tested"].value == 5
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -128,6 +129,16 @@ while :; do sleep 0.2; done
     raise AssertionError("No machine came up in two minutes.")
 
 
+@pytest.fixture
+def long_notice(camp: Camp) -> Iterator[None]:
+    """However busy the host is, a job has heard of its end before that comes."""
+    before = camp.queue_value("notify")
+    camp.site.change("q", camp.site.queue, notify="00:01:00")
+    yield
+    camp.site.change("q", camp.site.queue, notify=before)
+
+
+@pytest.mark.usefixtures("long_notice")
 def test_job_hears_before_it_is_deleted_if_it_asked_for_that(camp: Camp, alice: Person) -> None:
     script = """#!/bin/sh
 trap 'echo warned; exit 7' USR2

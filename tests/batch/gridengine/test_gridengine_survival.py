@@ -425,7 +425,7 @@ def test_job_whose_starter_was_killed_before_any_agent_heard_of_it_runs(
 def test_job_that_grid_engine_has_killed_or_may_not_run_again_does_not_come_back(
     camp: Camp, alice: Person
 ) -> None:
-    ways = {"deleted": (), "limited": ("-l", "h_rt=3"), "once": ("-r", "n")}
+    ways = {"deleted": (), "limited": ("-l", "h_rt=15"), "once": ("-r", "n")}
     files = {way: file_of(alice, way) for way in ways}
     jobs = {
         way: camp.submit(

@@ -16,7 +16,11 @@ pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(900)]
 
 MINI = "--comment=env:mini"
 BOOT = "/proc/sys/kernel/random/boot_id"
-COUNTER = "#!/bin/sh\ni=0\nwhile :; do i=$((i+1)); echo $i > count; sleep 0.1; done\n"
+COUNTER = (
+    "#!/bin/sh\ni=0\n"
+    "while :; do i=$((i+1)); echo $i > count.new; mv count.new count; sleep 0.1; done\n"
+)
+"""Whoever looks finds a whole number."""
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,12 @@ def impatient_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("impatient"), PATIENCE_MS="300")
 
 
+@pytest.fixture(scope="session")
+def guarded_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that is still there when a test has found its guard."""
+    return build(tmp_path_factory.mktemp("guarded"), PATIENCE_MS="2000")
+
+
 @pytest.fixture
 def closed_door(starter_program: Path) -> Iterator[Door]:
     door = Door(starter_program)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def tracer(pid: int) -> int:
     return int(status.partition("TracerPid:")[2].split()[0])
 
 
+def files_of(pid: int) -> set[str]:
+    found = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # It has just been closed.
+            found.add(str(file.readlink()))
+    return found
+
+
 def guard_of(process: Process) -> int:
     wait_for(lambda: tracer(process.pid))
     assert guards(process.pid) == [tracer(process.pid)]
@@ -46,6 +55,16 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "script"
     path.write_text("#!/usr/lib/encamp/encamp-starter slurm:mini\necho done\n")
     return path
+
+
+@pytest.fixture
+def absent(guarded_program: Path) -> Iterator[Door]:
+    """A door that nobody opens."""
+    door = Door(guarded_program)
+    try:
+        yield door
+    finally:
+        door.end()
 
 
 def killed(door: Door, process: Process) -> Visit:
@@ -83,8 +102,7 @@ def test_it_holds_nothing_of_the_job_and_does_not_look_like_its_starter(
     process = door.start("slurm:mini", script, "one", "two")
     guard = guard_of(process)
     wait_for(lambda: Path(f"/proc/{guard}/cmdline").read_bytes().rstrip(b"\0") == b"encamp-guard")
-    files = {str(file.readlink()) for file in Path(f"/proc/{guard}/fd").iterdir()}
-    assert files == {"/dev/null"}
+    wait_for(lambda: files_of(guard) == {"/dev/null"})
     assert os.getpgid(guard) == guard
     door.accept().ended(0)
     assert door.finish(process)[0] == 0

@@ -32,7 +32,7 @@ def _status(pid: int) -> list[str]:
 
 
 def is_there(pid: int) -> bool:
-    return bool(_status(pid)) and _status(pid)[0] != "Z"
+    return _status(pid)[:1] not in ([], ["Z"])
 
 
 def wait_for(what: str, true: Callable[[], object]) -> None:

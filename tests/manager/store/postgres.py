@@ -145,7 +145,7 @@ class PostgreSQL:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
-        psutil.wait_procs(processes, timeout=10)
+        psutil.wait_procs(processes, timeout=60)
         self._process = None
 
     @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection
 
 from encamp.home import Home
-from encamp.manager.store import line, worker
+from encamp.manager.store import line, tenure, worker
 from encamp.manager.store.store import Store
 from encamp.manager.store.tenure import SupersededError, Tenure
 from encamp.model.errors import Code, EncampError
@@ -22,7 +22,10 @@ from encamp.model.leader import Leadership
 from tests.manager.store.postgres import PostgreSQL, postgresql
 from tests.manager.store.stores import Place, command
 
-SECONDS = 1.0
+SECONDS = 30.0
+"""A tenure that no busy host loses by mistake."""
+SHORT = 4.0
+"""One that is to be lost."""
 END_HOLDERS = """
     SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted
 """
@@ -44,6 +47,7 @@ def mortal() -> Iterator[PostgreSQL]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "LOOK", 0.05)
+    monkeypatch.setattr(tenure, "RARELY", 0.1)
     monkeypatch.setattr(worker, "DEFERENCE", 0.1)
 
 
@@ -57,7 +61,7 @@ class Candidate:
         self._home = Home(home)
 
     async def open(self) -> Store:
-        return await Store.open(self._where, self._home, patience=1.0, tenure=self.tenure)
+        return await Store.open(self._where, self._home, patience=60.0, tenure=self.tenure)
 
     async def sees(self, leader: str) -> None:
         """Waits until it stands by for this one."""
@@ -109,7 +113,7 @@ async def test_one_that_is_stuck_loses_the_store_and_can_write_nothing_when_it_g
         stuck.set()
         go_on.wait()
 
-    first, second = Candidate(url, tmp_path, "first"), Candidate(url, tmp_path, "second")
+    first, second = (Candidate(url, tmp_path, name, seconds=SHORT) for name in ("first", "second"))
     store = await first.open()
     opening = asyncio.create_task(second.open())
     await known(store)
@@ -177,8 +181,7 @@ async def test_the_database_is_waited_for_and_whoever_led_has_its_place_again(
     mortal: PostgreSQL, tmp_path: Path
 ) -> None:
     with mortal.database() as url:
-        first = Candidate(url, tmp_path, "first", seconds=30.0)
-        second = Candidate(url, tmp_path, "second", seconds=30.0)
+        first, second = Candidate(url, tmp_path, "first"), Candidate(url, tmp_path, "second")
         async with await first.open() as store:
             opening = asyncio.create_task(second.open())
             await second.sees("first")
