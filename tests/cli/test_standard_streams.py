@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from encamp.cli import main
 from encamp.model.errors import Code
 from tests.cli.driving import on_terminal
 from tests.cli.sample_manager import Answering, answered
@@ -96,3 +98,17 @@ def test_lists_on_a_tiny_terminal_can_be_read(variables: dict[str, str]) -> None
     with on_terminal({**variables, "NO_COLOR": "1"}, "hosts", rows=5, columns=10) as terminal:
         terminal.wait_for(b"node01")
         terminal.wait_for(b"joined")
+
+
+def test_what_may_not_be_used_is_named_and_nobody_speaks_of_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def use(name: str) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied", "/home/of/another")
+
+    monkeypatch.setattr(main, "application", use)
+    monkeypatch.delenv("ENCAMP_DEBUG", raising=False)
+    assert main.run_command(["ps"]) == Code.NOT_PERMITTED.value
+    said = capsys.readouterr().err
+    assert "You may not use /home/of/another: Permission denied." in said
+    assert "ENCAMP_HOME" in said

@@ -117,6 +117,14 @@ def test_settings_of_another_batch_system_are_not_overwritten() -> None:
     assert "is for 'gridengine', not for 'slurm'" in caught.value.sentence
 
 
+def test_nodes_are_set_up_the_way_the_controller_was() -> None:
+    usual = slurm_plan({CONF: b""}, spank=False)
+    assert any("'encamp batch install slurm --node'" in step for step in usual.left)
+    own = slurm_plan({CONF: b""}, spank=True, prefix="/opt/encamp/lib")
+    node = "'encamp batch install slurm --node --spank --prefix /opt/encamp/lib'"
+    assert any(node in step for step in own.left)
+
+
 def test_without_slurm_the_hint_says_where_to_look() -> None:
     with pytest.raises(EncampError) as caught:
         slurm_plan({})

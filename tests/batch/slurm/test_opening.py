@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from encamp.batch.slurm.adapter import Slurm
+from encamp.batch.slurm.calls import meant
 from encamp.batch.slurm.node import with_mark
 from encamp.model.batch import Bait, BaitState, BatchSettings
-from encamp.model.errors import EncampError
+from encamp.model.errors import Code, EncampError
 from tests.batch.slurm.private import Cluster, private_cluster, root_only
 
 pytestmark = [pytest.mark.site, root_only]
@@ -113,6 +114,17 @@ def test_an_administrator_closes_and_opens_by_encamp_too(slurm: Slurm) -> None:
     assert slurm.bait() == OPEN
     slurm.close("full")
     slurm.open_for_good()
+    assert slurm.bait() == OPEN
+
+
+def test_users_who_close_a_node_hear_whose_affair_that_is(cluster: Cluster, slurm: Slurm) -> None:
+    words = ("update", "NodeName=n1", "State=drain", "Reason=mine")
+    said = cluster.refused("scontrol", *words, user=cluster.users[0])
+    failed = EncampError(Code.COMMAND_FAILED, "scontrol failed.", detail=said)
+    ours = meant(failed, "closing the node")
+    assert ours is not None, said
+    assert ours.code is Code.NOT_PERMITTED
+    assert ours.hint == "That takes an administrator of Slurm's."
     assert slurm.bait() == OPEN
 
 
