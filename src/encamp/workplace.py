@@ -173,6 +173,7 @@ def remove_however_deep(directory: Path) -> None:
 
 
 def mounted_below(directory: Path) -> bool:
-    prefix = f"{directory.resolve()}/".replace(" ", "\\040")
-    with Path("/proc/self/mountinfo").open() as mounts:
-        return any(line.split(" ")[4].startswith(prefix) for line in mounts)
+    prefix = os.fsencode(f"{directory.resolve()}/").replace(b" ", b"\\040")
+    # Anybody may have mounted something under whatever name.
+    with Path("/proc/self/mountinfo").open("rb") as mounts:
+        return any(line.split(b" ")[4].startswith(prefix) for line in mounts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -20,6 +21,7 @@ from encamp.agent.commands import left, starting
 from encamp.agent.commands.records import Records
 from encamp.agent.fitting import fitting_machines
 from encamp.agent.journal import Journal
+from encamp.agent.promised import Promise, with_promises
 from encamp.agent.watching import MachineWatch
 from encamp.bus.messages import Claim, encode
 from encamp.home import Home, user_name
@@ -29,6 +31,7 @@ from encamp.meeting.kept import FETCHED
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, State
 from encamp.model.size import MIB, Size
+from encamp.workplace import remove_however_deep
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root works for others")
 
@@ -278,3 +281,57 @@ def test_what_was_fetched_goes_before_what_was_not(
     records.forget(now + left.FETCHED_FOR)
     assert not late.exists()
     assert all(path.is_dir() for path in waiting)
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose owner has nested others in it, more than Python follows."""
+    made = tmp_path / "home" / "commands" / "kept" / "deep" / "kept"
+    made.mkdir(parents=True)
+    os.chown(made, ANN, ANN)
+    inside = made
+    for _ in range(1100):
+        inside /= "x"
+        inside.mkdir()
+    (inside / "large").write_bytes(b"x" * MIB)
+    yield made
+    # Or it would be in the way of whoever clears up after the tests.
+    remove_however_deep(made)
+
+
+def test_what_one_has_nested_deep_keeps_nothing_of_others_from_being_cleared(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(Home(tmp_path / "home"))
+    records.prepare()
+    old, other = (deep.parent.with_name(name) / "kept" for name in ("old", "other"))
+    for path in (old, other):
+        path.mkdir(parents=True)
+        os.chown(path, BEN, BEN)
+    os.utime(old.parent, (0, 0))
+    found = left.Left(deep.parent)
+    found.measure()
+    assert found.size >= MIB
+    monkeypatch.setattr(left, "LARGEST_KEPT", MIB / shutil.disk_usage(tmp_path).total)
+    records.forget(time.time())
+    assert [path.is_dir() for path in (deep, old, other)] == [False, False, True]
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.STOPPED])
+def test_a_record_that_is_no_text_is_none(home: Home, state: State) -> None:
+    good, bad = f"{ID}1", f"{ID}2"
+    plant(home, ANN, good, msgspec.json.encode(machine(good)))
+    data = msgspec.json.encode(machine(bad, name="NAME", state=state))
+    plant(home, BEN, bad, data.replace(b"NAME", b"\xff"))
+    watch = MachineWatch(home, lambda: None)
+    watch.look(agree=False)
+    assert [one.id for one in watch.machines] == [good]
+
+
+def test_a_process_that_names_a_claim_nobody_can_read_is_counted_as_any_other() -> None:
+    variables = {b"ENCAMP_COMMAND": b"\xff"}
+    with subprocess.Popen(["/bin/cat"], env=variables, stdin=subprocess.PIPE) as process:
+        one = Standing(process.pid, ANN, f"{ID}1", 1, 128 * MIB, 0, 0)
+        promise = Promise(id="a", owner=BEN, size=Size(1, MIB), memory=MIB, until=0.0)
+        counted = with_promises({"a": promise}, {})([one])
+    assert counted.machines == 2

@@ -185,3 +185,17 @@ async def agent_gone(connection: socket.socket) -> None:
     while not select.select([connection], [], [], 0)[0]:
         await asyncio.sleep(0.01)
     connection.close()
+
+
+async def test_one_that_says_no_text_is_told_as_such() -> None:
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'\xff{"error": {"class": "x", "desc": "\xfe"}}\n')
+        await synchronize(reader, writer)
+        await request(reader)
+        writer.write(b'{"error": {"class": "x", "desc": "\xfe"}}\n')
+
+    async with talking_to(peer) as speaking:
+        await speaking.answered()
+        with pytest.raises(EncampError, match="senseless") as caught:
+            await speaking.run("true")
+    assert caught.value.code is Code.PROTOCOL

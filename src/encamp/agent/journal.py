@@ -69,7 +69,7 @@ class Journal:
     def read(self, machine_id: str) -> Machine | None:
         try:
             return RECORDS.decode(self.directory(machine_id).record.read_bytes())
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
     def ids(self) -> list[str]:

@@ -199,7 +199,7 @@ def _read(directory: int, uid: int, name: str) -> Machine | None:
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_RECORD:
             return None
         machine = RECORDS.decode(os.pread(fd, LARGEST_RECORD, 0))
-    except (OSError, msgspec.MsgspecError, RecursionError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     finally:
         os.close(fd)

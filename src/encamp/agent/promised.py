@@ -104,7 +104,8 @@ def _claim_of(
     marks = []
     with suppress(OSError):
         variables = Path(f"/proc/{machine.pid}/environ").read_bytes().split(b"\0")
-        marks = [word[len(MARKED) :].decode() for word in variables if word.startswith(MARKED)]
+        words = [word[len(MARKED) :] for word in variables if word.startswith(MARKED)]
+        marks = [word.decode(errors="replace") for word in words]
     for id in (told.get(machine.name, ""), *marks):
         promise = promises.get(id)
         if promise is not None:

@@ -109,7 +109,8 @@ class Link(Client):
                 take(subject, data, headers)
             except Exception:
                 # Whatever was in the message, the next one is read.
-                log.exception("a message under '%s' could not be taken", subject.decode())
+                said = subject.decode(errors="replace")
+                log.exception("a message under '%s' could not be taken", said)
 
     async def drop(self) -> None:
         """End the connection without waiting for what has not been written. Never fails: whatever

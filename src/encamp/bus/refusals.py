@@ -135,7 +135,7 @@ def unpack(data: bytes, sender: str) -> EncampError:
     try:
         refusal = _decoder.decode(data)
         code = Code[refusal.code]
-    except (msgspec.DecodeError, KeyError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
         return EncampError(Code.PROTOCOL, f"'{sender}' answered with something that is no error.")
     return EncampError(
         code, refusal.sentence, refusal.hint, transient=refusal.transient, detail=refusal.detail

@@ -34,13 +34,16 @@ class User(msgspec.Struct, frozen=True):
 
 USERS = msgspec.json.Decoder(User)
 
+UNREADABLE = (OSError, msgspec.MsgspecError, UnicodeDecodeError)
+"""What a record may turn out to be, when it is read."""
+
 
 def users(home: Home) -> dict[str, list[str]]:
     """Digests of images that machines of this home need, to go on or to wake up, with the
     machines' names."""
     found: dict[str, list[str]] = {}
     for path in home.machines.glob("*/machine.json"):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
+        with contextlib.suppress(*UNREADABLE):
             user = USERS.decode(path.read_bytes())
             if user.state in ALIVE or user.state is State.SUSPENDED:
                 found.setdefault(user.image, []).append(user.name)
@@ -82,7 +85,7 @@ def elsewhere(home: Home) -> dict[str, list[str]]:
     for other in _relying(home):
         foreign = Foreign(other)
         for path in foreign.list(other.machines, "machine.json"):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 user = USERS.decode(foreign.read(path))
                 if user.state in ALIVE and in_use is None:
                     in_use = opened(home)
@@ -90,7 +93,7 @@ def elsewhere(home: Home) -> dict[str, list[str]]:
                 if lives or (user.state is State.SUSPENDED and foreign.is_context(path)):
                     found.setdefault(user.image, []).append(f"'{user.name}' in {other.root}")
         for path in foreign.list(other.images, RECORD):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
+            with contextlib.suppress(*UNREADABLE):
                 record = RECORDS.decode(foreign.read(path))
                 if record.parent is not None and foreign.is_image(path.parent, record):
                     found.setdefault(record.parent, []).append(f"an image in {other.images}")

@@ -114,7 +114,7 @@ def container(layout: Layout) -> Container:
 def decoded(layout: Layout, name: str, data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise refuse(str(layout.source), f"'{name}' makes no sense: {error}") from error
 
 

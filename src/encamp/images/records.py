@@ -103,7 +103,7 @@ def stamp_path(home: Home, digest: str) -> Path:
 def read_link(home: Home, tag: str) -> Link | None:
     try:
         link = LINKS.decode(link_path(home, tag).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return link if is_digest(link.digest) else None
 
@@ -130,7 +130,7 @@ def directories(home: Home) -> list[Path]:
 def read_record(directory: Path) -> Record | None:
     try:
         record = RECORDS.decode((directory / RECORD).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return record if record.digest == directory.name else None
 
@@ -138,12 +138,12 @@ def read_record(directory: Path) -> Record | None:
 def read_origin(directory: Path) -> Origin | None:
     try:
         return ORIGINS.decode((directory / ORIGIN).read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def read_stamp(path: Path) -> Stamp | None:
     try:
         return STAMPS.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 ANSWERS = msgspec.json.Decoder(Answer)
 
-UNREADABLE = (msgspec.MsgspecError, RecursionError)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Agent:

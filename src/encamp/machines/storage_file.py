@@ -216,9 +216,9 @@ def file_system(path: Path) -> str:
     wanted = f"{os.major(device)}:{os.minor(device)}"
     found = "an unknown file system"
     where = str(path.resolve())
-    with open("/proc/self/mountinfo") as mounts:
+    with open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
-            words = line.split(" ")
+            words = os.fsdecode(line).split(" ")
             kind = words[words.index("-") + 1]
             # btrfs shows other numbers to those who ask for a file's: its mount point decides.
             point = words[4].replace("\\040", " ").rstrip("/")

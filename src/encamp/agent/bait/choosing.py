@@ -128,9 +128,10 @@ def memory_limit(pid: int) -> int | None:
 def control_groups(pid: int) -> list[tuple[str, str]]:
     """Controllers and path of each group that a process is in; `""` for the unified hierarchy."""
     found = []
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
+    # Whose group it is may have called it anything.
+    with suppress(OSError), Path(f"/proc/{pid}/cgroup").open("rb") as lines:
+        for line in lines:
+            _, controllers, path = os.fsdecode(line.rstrip(b"\n")).split(":", 2)
             found.append((controllers, path))
     return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,10 +52,8 @@ class Left:
         """Bytes of the disk, once it was measured."""
 
     def measure(self) -> None:
-        # A walk passes over what is removed meanwhile.
-        inside = os.walk(self._directory.path)
         self.size = _blocks(self._directory.path) + sum(
-            _blocks(Path(at, name)) for at, below, files in inside for name in (*below, *files)
+            _blocks(path) for path in _inside(self._directory.path)
         )
 
     def remove(self) -> None:
@@ -111,8 +110,19 @@ def _surplus(sizes: dict[int, list[int]], room: int) -> list[tuple[int, int]]:
     return [(uid, first) for uid, first in kept.items() if first < len(sizes[uid])]
 
 
-def _blocks(path: Path) -> int:
+def _inside(directory: Path) -> Iterator[str]:
+    """All that is in there, however deep its owner has nested it; not what is removed meanwhile."""
+    unseen = [str(directory)]
+    while unseen:
+        with suppress(OSError), os.scandir(unseen.pop()) as entries:
+            for entry in entries:
+                yield entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    unseen.append(entry.path)
+
+
+def _blocks(path: Path | str) -> int:
     try:
-        return path.lstat().st_blocks * 512
+        return os.lstat(path).st_blocks * 512
     except OSError:
         return 0

@@ -80,7 +80,7 @@ def read_stage(path: Path) -> Stage:
     try:
         whole = os.pread(fd, LARGEST, max(0, os.fstat(fd).st_size - LARGEST)).rpartition(b"\n")[0]
         return STAGES.decode(whole.rpartition(b"\n")[2])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return Stage()
     finally:
         os.close(fd)

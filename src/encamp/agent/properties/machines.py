@@ -52,7 +52,7 @@ def _states(asked: Asked) -> list[State]:
     for name in names:
         if not name.startswith(DOOMED):
             # One that is being made has no record yet, one that is being removed none any more.
-            with suppress(OSError, msgspec.MsgspecError):
+            with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
                 record = MachineDirectory(asked.home.machines / name).record
                 found.append(RECORDS.decode(record.read_bytes()).state)
     if owners(asked.home):

@@ -45,10 +45,10 @@ def mark(directory: str) -> str:
 def members(directory: str) -> list[int]:
     """Every process of the site in this directory."""
     found = []
-    word = f" {mark(directory)} "
+    word = os.fsencode(f" {mark(directory)} ")
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and word in Path(f"/proc/{name}/mountinfo").read_text():
+            if name.isdigit() and word in Path(f"/proc/{name}/mountinfo").read_bytes():
                 found.append(int(name))
         except OSError:
             continue  # It has just ended.
