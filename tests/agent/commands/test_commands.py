@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from encamp.agent.commands import caretaker
+from encamp.agent.commands.records import Records
 from encamp.bus.messages import Execute
 from encamp.home import Home
 from encamp.manager.store import commands as commands_in_store
@@ -405,3 +406,15 @@ def _alive(pid: int) -> bool:
     with suppress(OSError):
         return b") Z" not in Path(f"/proc/{pid}/stat").read_bytes()
     return False
+
+
+async def test_commands_are_looked_after_though_what_is_left_cannot_be_cleared_away(
+    host: Home, asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(records: Records, now: float) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Records, "forget", forget)
+    async with asker.agent(host) as commands:
+        done = await asker.run(commands, "test.count", file=str(tmp_path / "counter"))
+    assert done.state is CommandState.DONE, done.reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from encamp.agent.commands import caretaker
 from encamp.agent.commands.directory import CommandDirectory, Request, Result
 from encamp.agent.commands.prepared import Prepared
 from encamp.agent.commands.records import Records
 from encamp.agent.commands.starting import start_carrier
 from encamp.home import Home
 from encamp.model.command import CommandState
+from tests.agent.commands.listening import Asker
 
 
 @pytest.fixture(autouse=True)
@@ -189,3 +192,51 @@ async def test_the_lock_is_held_by_the_worker_too(host: Home, tmp_path: Path) ->
         with source.open("a") as file:
             file.write("end")
         assert (await result(directory)).state is CommandState.DONE
+
+
+async def test_a_child_that_has_ended_before_anybody_knows_of_it_is_none(host: Home) -> None:
+    """An agent that was held up reads both at once."""
+    ended: list[int] = []
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        async with prepared(host, ended) as process:
+            process._connection = ours
+            process._answer = answer = asyncio.get_running_loop().create_future()
+            its.send(b"started 4711")
+            its.send(b"ended 4711")
+            process._hear()
+            assert process.children == {4711}
+            process._hear()
+            assert (await answer, process.children, ended) == (4711, set(), [4711])
+
+
+async def test_a_command_goes_on_and_is_judged_though_nobody_says_when_its_carrier_ends(
+    host: Home, asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "TICK", 0.05)
+    source = tmp_path / "source"
+    source.write_text("one\n")
+    ends: list[Result] = []
+    id, plugin = "bait.watched", "tests.agent.commands.plugins:copy"
+    async with asker.agent(host) as commands, asyncio.timeout(60):
+        commands.own.tell(lambda one: ends.extend(filter(None, [one.result])))
+        await commands.own.begin_without_room(id, "alice", plugin, {"file": str(source)}, 60.0)
+        directory = Records(host).directory(id)
+        while directory.read_output(0, 100) != b"one\n":
+            await asyncio.sleep(0.01)
+        carrier = commands.process_of(id)
+        assert carrier is not None
+        commands._caretaker.prepared.close()
+        while commands.process_of(id) is not None:
+            await asyncio.sleep(0.01)
+        # It goes on, and is begun no second time.
+        with source.open("a") as file:
+            file.write("two\n")
+        while directory.read_output(0, 100) != b"one\ntwo\n":
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        assert (ends, commands._tracked[id].attempts) == ([], 1)
+        os.kill(carrier, signal.SIGKILL)
+        while not ends:
+            await asyncio.sleep(0.01)
+    assert ends[0].state is CommandState.LOST

@@ -53,9 +53,8 @@ class Caretaker:
         """Machines that killed commands have left; empty: they could be any."""
         self._children: set[int] = set()
         """Processes we have started, and have not yet seen the end of."""
-        self._forked: set[int] = set()
-        """The same of those that the prepared process has made."""
         self.prepared = Prepared(home, self._fork_ended)
+        """Makes those of commands that wait for no turn."""
         self.own: Callable[[Tracked], None] | None = None
         """Called with each command of the agent's own that has got on."""
         self._free = 0
@@ -98,7 +97,11 @@ class Caretaker:
                 if not turn and tracked.is_waiting() and not tracked.to_stop:
                     continue  # There may be thousands, and nothing to see.
                 await self.look_after(tracked)
-            self._forget()
+            try:
+                self._forget()
+            except Exception:
+                # Commands are looked after whatever is wrong with what others have left.
+                LOG.exception("What nobody needs any more cannot be cleared away.")
             unfinished = any(not tracked.is_over() for tracked in self.tracked.values())
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK if unfinished or self._children else FORGET_EVERY):
@@ -130,7 +133,9 @@ class Caretaker:
             tracked.attended = False
 
     async def _look_after(self, tracked: Tracked) -> None:
-        ended = tracked.child is not None and tracked.child not in self._children | self._forked
+        children = self._children | self.prepared.children
+        # One whose end nobody would tell of may still be there: it holds the command's lock then.
+        ended = tracked.child is not None and tracked.child not in children
         if ended:
             tracked.child = None
         changed = tracked.refresh()
@@ -163,7 +168,6 @@ class Caretaker:
         if tracked.internal:
             tracked.child = await self.prepared.start(tracked.directory)
             if tracked.child is not None:
-                self._forked.add(tracked.child)
                 return
         else:
             self._free -= 1
@@ -171,7 +175,6 @@ class Caretaker:
         self._children.add(tracked.child)
 
     def _fork_ended(self, pid: int) -> None:
-        self._forked.discard(pid)
         self._wake.set()
 
     def _judge(self, tracked: Tracked) -> None:

@@ -22,9 +22,11 @@ IDLE = 3600.0
 
 
 class Prepared:
-    """`ended` is called with each child that has ended."""
+    """`ended` is called with each child that has ended, or whose end will not be heard of."""
 
     def __init__(self, home: Home, ended: Callable[[int], None]) -> None:
+        self.children: set[int] = set()
+        """Those whose end will be heard of."""
         self._home = home
         self._ended = ended
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +86,7 @@ class Prepared:
             self.close()
 
     def close(self) -> None:
-        """It ends; its children go on."""
+        """It ends; its children go on, and nobody will say when they end."""
         if self._connection is not None:
             asyncio.get_running_loop().remove_reader(self._connection)
             self._connection.close()
@@ -97,6 +99,9 @@ class Prepared:
             self._answer.set_exception(BrokenPipeError())
             self._answer.exception()
         self._answer = None
+        left, self.children = self.children, set()
+        for pid in left:
+            self._ended(pid)
 
     def _hear(self) -> None:
         assert self._connection is not None
@@ -108,9 +113,13 @@ class Prepared:
             said = b""
         word, _, number = said.partition(b" ")
         if word in (b"ready", b"started") and self._answer is not None:
+            if word == b"started":
+                # That it has ended may be the next to be heard, before anybody knows of it.
+                self.children.add(int(number))
             if not self._answer.done():
                 self._answer.set_result(int(number or 0))
         elif word == b"ended":
+            self.children.discard(int(number))
             self._ended(int(number))
         else:
             self.close()
