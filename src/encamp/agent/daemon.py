@@ -22,7 +22,7 @@ from encamp.agent.obeying import Obedience
 from encamp.agent.properties.finding import Plugins
 from encamp.agent.properties.reader import Reader
 from encamp.agent.telling import Teller
-from encamp.agent.watching import MachineWatch
+from encamp.agent.watching import TROUBLE, MachineWatch
 from encamp.bus.bus import Bus, Handler
 from encamp.bus.messages import Claim, CommandNews, Execute, Hello, JobsWanted
 from encamp.home import Home
@@ -105,7 +105,8 @@ class Agent:
             bus = opening(self.name, (EVERYBODY, *self._groups), conversation.take)
             async with bus, asyncio.TaskGroup() as tasks:
                 # What is there at first is told with the hello.
-                await asyncio.to_thread(self._watch.look, agree=True)
+                with contextlib.suppress(*TROUBLE):
+                    await asyncio.to_thread(self._watch.look, agree=True)
                 self._teller = conversation.teller
                 # A host that is known without its readings would be judged by what it lacks.
                 if ticking := self._reader.ticking:
@@ -233,7 +234,7 @@ class Agent:
 
     async def look(self) -> bool:
         # What is wrong with that is told by who looks regularly.
-        with contextlib.suppress(EncampError, OSError):
+        with contextlib.suppress(*TROUBLE):
             return await asyncio.to_thread(self._watch.look, agree=False)
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -18,6 +19,8 @@ from encamp.home import Home
 from encamp.model.errors import EncampError
 from encamp.model.machine import IDLE_FOR, Machine
 
+log = logging.getLogger(__name__)
+
 LOOK = 1.0
 """Seconds between two looks at the journal."""
 AGREE = 5
@@ -27,6 +30,10 @@ SOON, LATE = 5.0, 60.0
 only have been too early. They double from one time to the next."""
 PATIENCE = 2.0
 """Seconds that a look waits for what is put right there; then it goes on, and so does that."""
+
+TROUBLE = (EncampError, OSError, RuntimeError)
+"""What may be wrong with one look, and not with the next; the last if there is no room for another
+thread."""
 
 
 class MachineWatch:
@@ -47,7 +54,11 @@ class MachineWatch:
         """Until cancelled."""
         looks = 0
         while True:
-            await asyncio.to_thread(self.look, agree=looks % AGREE == 0)
+            try:
+                await asyncio.to_thread(self.look, agree=looks % AGREE == 0)
+            except TROUBLE as error:
+                # The next look may be better, and the agent has other work to do.
+                log.warning("The machines of this host could not be looked at: %s", error)
             looks += 1
             await asyncio.sleep(LOOK)
 
@@ -81,7 +92,9 @@ class MachineWatch:
         """Only an owner works in that owner's home, by a process that is begun if there is
         something to do."""
         now = time.monotonic()
-        self._at_work = {uid: one for uid, one in self._at_work.items() if one.is_alive()}
+        # Whoever else looks may add to them meanwhile.
+        at_work = list(self._at_work.items())
+        self._at_work = {uid: thread for uid, thread in at_work if thread.is_alive()}
         begun = []
         for uid, names in owned.disagreeing(self._home).items():
             tried, at, pause = self._tried.get(uid, (frozenset(), 0.0, SOON))
