@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from encamp.agent.commands.directory import Result
+from encamp.agent.commands.directory import CommandDirectory, Request, Result
 from encamp.door.frames import Failure
 from encamp.meeting import kept as kept_module
 from encamp.meeting.frames import STDOUT, Failed, Role, files_out
@@ -196,6 +196,27 @@ async def test_process_that_was_killed_leaves_what_it_had_printed(here: Host) ->
     with pytest.raises(EncampError, match="before it could say how"):
         await client(here.ticket("j.0.1"), streams, Role.FOLLOW).run()
     assert streams.out == b"so far"
+
+
+async def test_ticket_is_good_for_what_is_put_away_while_it_is_looked_at(
+    here: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with here.job("j.0.1", detached=True) as conversation:
+        conversation.began()
+        await conversation.write(b"all of it")
+    read, looked_at = CommandDirectory.read_request, []
+
+    def read_request(directory: CommandDirectory) -> Request | None:
+        looked_at.append(directory.path.parent.name)
+        if len(looked_at) == 1:
+            over(here, "j.0.1")
+        return read(directory)
+
+    monkeypatch.setattr(CommandDirectory, "read_request", read_request)
+    streams = Streams()
+    await client(here.ticket("j.0.1"), streams, Role.WATCH).run()
+    assert looked_at == ["under-way", "kept"]
+    assert streams.out == b"all of it"
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────

@@ -197,6 +197,10 @@ class MeetingPoint:
             show = await shown(line)
         directory = await self._known(show.id)
         request = await asyncio.to_thread(directory.read_request)
+        if request is None:
+            # It may have been put away since it was found.
+            directory = await self._known(show.id)
+            request = await asyncio.to_thread(directory.read_request)
         digest = "" if request is None else request.arguments.get("ticket")
         if not isinstance(digest, str) or not matches(digest, show.secret):
             raise wrong_ticket()
