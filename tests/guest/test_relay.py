@@ -214,3 +214,17 @@ async def test_clients_lose_the_machine_with_the_session(relayed: Relayed) -> No
         await stream.wait()
     assert raised.value.code is Code.MACHINE_LOST
     assert not relayed.relay.clients
+
+
+async def test_client_that_goes_before_anybody_knows_the_machine_lost_is_let_go(
+    relayed: Relayed,
+) -> None:
+    client = await relayed.client()
+    for stream in [client.execute(shell("echo up; sleep 1000")) for _ in range(2)]:
+        assert await stream.stdout.read() == b"up\n"
+    # The first of its commands that is to be ended finds out.
+    relayed.channel._sock.shutdown(socket.SHUT_WR)
+    (served,) = relayed.relay.clients
+    served.close()
+    assert relayed.channel.error is not None
+    assert not relayed.relay.clients

@@ -16,13 +16,14 @@ import msgspec
 import pytest
 
 from encamp.home import Home
-from encamp.images import needs
+from encamp.images import needs, placing
 from encamp.images.clearing import DAY, clear
 from encamp.images.eviction import evict, make_room, taken
+from encamp.images.foreign_home import Foreign
 from encamp.images.needs import users
 from encamp.images.pulling import pull
 from encamp.images.pushing import push
-from encamp.images.records import directories, link_path, stamp_path
+from encamp.images.records import RECORD, directories, link_path, stamp_path
 from encamp.images.repository import Repository
 from encamp.images.store import ImageStore
 from encamp.images.transfer import PARTIAL
@@ -461,3 +462,54 @@ def test_a_download_that_somebody_is_at_is_not_cleared_away(images: ImageStore) 
         assert part.exists()
     list(clear(images, -1, dry_run=False))
     assert not part.exists()
+
+
+def test_a_home_that_is_removed_as_it_is_looked_at_needs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "home").prepare()
+    scandir = os.scandir
+
+    def too_late(path: Path) -> object:
+        home.machines.rmdir()
+        return scandir(path)
+
+    foreign = Foreign(home)
+    with monkeypatch.context() as moment:
+        moment.setattr(os, "scandir", too_late)
+        assert list(foreign.list(home.machines, "machine.json")) == []
+    assert not home.machines.exists()
+
+
+def test_an_image_that_is_cleared_away_before_it_has_a_name_can_be_made_again(
+    images: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, looks = ImageStore.read, []
+
+    def cleared(store: ImageStore, directory: Path, depth: int = 0) -> Image | None:
+        looks.append(directory.exists())
+        if looks == [False, True]:
+            assert evict(store.home, directory.name)
+        return read(store, directory, depth)
+
+    with monkeypatch.context() as moment:
+        moment.setattr(ImageStore, "read", cleared)
+        with pytest.raises(EncampError, match="was removed while it was being made") as caught:
+            make_image(images, "mini")
+    assert caught.value.transient
+    assert make_image(images, "mini").name == "mini"
+
+
+def test_an_image_that_is_cleared_away_as_it_is_made_anew_can_be_made_again(
+    images: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(target: Path, result: Path) -> None:
+        assert evict(images.home, target.name)
+        (result / RECORD).replace(target / RECORD)
+
+    make_image(images, "mini")
+    with monkeypatch.context() as moment:
+        moment.setattr(placing, "_add_to", too_late)
+        with pytest.raises(EncampError, match="was removed while it was being made"):
+            make_image(images, "mini")
+    assert make_image(images, "mini").name == "mini"

@@ -86,3 +86,34 @@ def test_kernels_that_nobody_boots_any_more_are_cleared_away(
         f"unpacked kernel {path.name[:12]}"
     ]
     assert kept(home) == []
+
+
+def test_a_kernel_that_is_cleared_away_as_it_is_taken_serves_nevertheless(
+    home: Home, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpack_kernel(packed, tmp_path / "first", home)
+    link = Path.hardlink_to
+
+    def link_and_clear(target: Path, kept: Path) -> None:
+        link(target, kept)
+        kept.unlink()
+
+    monkeypatch.setattr(Path, "hardlink_to", link_and_clear)
+    monkeypatch.delattr(kernel, "_unpacked")
+    assert unpack_kernel(packed, tmp_path / "second", home).read_bytes() == CONTENT
+    assert kept(home) == []
+
+
+def test_a_kernel_is_never_unpacked_into_another_name_of_a_kept_one(
+    home: Home, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = unpack_kernel(packed, tmp_path / "first", home)
+
+    def fail(path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", fail)
+    second = unpack_kernel(packed, tmp_path / "second", home)
+    assert second.read_bytes() == CONTENT
+    assert second.stat().st_mode & 0o777 == 0o444
+    assert not first.samefile(second)

@@ -10,7 +10,7 @@ import pytest
 from encamp.images import store
 from encamp.images.store import ImageStore
 from encamp.machines.hardware import Hardware
-from encamp.machines.template import Template, TemplateStore
+from encamp.machines.template import Stamp, Template, TemplateStore
 from encamp.model.image import Image
 from encamp.model.size import MIB, Size
 from tests.images.stock import make_image, store_in
@@ -93,3 +93,13 @@ def test_template_for_another_qemu_replaces_that_of_the_same_machines(
 def test_what_no_longer_reads_as_a_template_goes(images: ImageStore, make: Made) -> None:
     (images.home.templates / "rubbish").mkdir()
     assert make("new", make_image(images, "mini")) == ["new"]
+
+
+def test_a_template_that_is_just_being_removed_takes_no_room(
+    images: ImageStore, make: Made
+) -> None:
+    make("going", make_image(images, "mini"))
+    ((template, _),) = make.templates.ls()
+    template = msgspec.structs.replace(template, stamps={"memory": Stamp(1, 1, 1)})
+    make.templates.remove("going")
+    assert make.templates.size(template) == 0

@@ -40,7 +40,12 @@ class Port:
     def take(cls, directory: MachineDirectory) -> Port:
         for number in range(PORTS):
             path = directory.path / f"{port_name(number)}.lock"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError as error:
+                raise EncampError(
+                    Code.MACHINE_LOST, "The machine was removed just now.", transient=True
+                ) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fresh = os.fstat(fd).st_size == 0

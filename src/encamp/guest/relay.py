@@ -135,7 +135,8 @@ class Client:
         self._connection.close()
         self._relay.clients.discard(self)
         self._relay.channel.called.forsake(self)
-        for command in self._commands.values():
+        # One may find the machine gone, and with it all the others.
+        for command in list(self._commands.values()):
             command.abandon()
 
     # ── what it says ─────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,9 @@ class Foreign:
 
     def list(self, directory: Path, name: str) -> Iterator[Path]:
         """Files of this name, one directory below."""
-        return itertools.islice(directory.glob(f"*/{name}"), MOST)
+        # The directory itself may be removed as it is opened.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield from itertools.islice(directory.glob(f"*/{name}"), MOST)
 
     def read(self, path: Path, most: int = LARGEST) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

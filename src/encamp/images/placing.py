@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -81,21 +82,26 @@ def place(
     settle(result)
     with locked(images.home, f"place-{record.digest}", "waiting to place an image", Silent()):
         if not _whole(images, target):
-            if target.exists():
+            # Whoever clears up may be faster.
+            with suppress(FileNotFoundError):
                 target.rename(work.directory / f"damaged-{record.digest}")
             result.rename(target)
         else:
-            _add_to(target, result)
-            if readers is None and readers_of(target) is not None:
-                # Built or pulled as well, so it is no secret.
-                admit_all(target)
+            # It has no name yet, so that it may be taken away from now on.
+            with suppress(FileNotFoundError):
+                _add_to(target, result)
+                if readers is None and readers_of(target) is not None:
+                    # Built or pulled as well, so it is no secret.
+                    admit_all(target)
     image = images.read(target)
     if image is None:
-        # Nobody could use it, and nobody would remove it.
-        target.rename(work.directory / f"orphan-{record.digest}")
+        # If it is there, nobody could use it, and nobody would remove it.
+        with suppress(FileNotFoundError):
+            target.rename(work.directory / f"orphan-{record.digest}")
         raise EncampError(
             Code.WRONG_STATE,
-            f"What image '{record.name}' is a layer over was removed while it was being made.",
+            f"Image '{record.name}', or what it is a layer over, was removed while it was being"
+            " made.",
             "Try again.",
             transient=True,
         )

@@ -30,6 +30,8 @@ def unpack_kernel(packed: Path, target: Path, home: Home) -> Path:
     kernel = _unpacked(data)
     if kernel is None:
         return packed
+    # Never into what is another name of a kept one.
+    target.unlink(missing_ok=True)
     target.write_bytes(kernel)
     target.chmod(0o444)
     # One that cannot be kept is unpacked again the next time.
@@ -46,7 +48,7 @@ def _taken(shelf: Path, before: str, target: Path) -> bool:
             # From now on it is there, whoever clears the shelf.
             target.hardlink_to(kept)
             if kept.name == f"{before}{_digest(target.read_bytes())}":
-                os.utime(kept)
+                os.utime(target)
                 return True
             target.unlink()
             kept.unlink()

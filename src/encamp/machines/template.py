@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -143,9 +144,11 @@ class TemplateStore:
                 self.remove(key)
 
     def size(self, template: Template) -> int:
-        """Bytes on disk; a memory file is mostly holes."""
+        """Bytes on disk; a memory file is mostly holes. 0 if it is just being removed."""
         directory = self.directory(template.key)
-        return sum((directory / name).stat().st_blocks * 512 for name in template.stamps)
+        with suppress(FileNotFoundError):
+            return sum((directory / name).stat().st_blocks * 512 for name in template.stamps)
+        return 0
 
     def _read(self, key: str) -> Template | None:
         try:

@@ -36,7 +36,8 @@ class Process:
     def kill(self, number: int = signal.SIGKILL) -> None:
         """A killed process is gone afterwards."""
         if self.running():
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
         if number == signal.SIGKILL:
             self.outer.wait(PATIENCE)
 

@@ -3,11 +3,15 @@ ended, which takes a while."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from encamp.model.errors import EncampError
+
+log = logging.getLogger(__name__)
 
 ENDING, LOOK = 120.0, 0.5
 """Seconds in which a job that was given back is in the queue again, and between two looks."""
@@ -25,8 +29,11 @@ class Beginning:
         with self._lock:
             self._jobs[id] = time.monotonic() + ENDING
             if not self._following:
-                self._following = True
-                threading.Thread(target=self._follow, name="beginning", daemon=True).start()
+                thread = threading.Thread(target=self._follow, name="beginning", daemon=True)
+                # Should there be no room for a thread, it begins when Slurm lets it.
+                with suppress(RuntimeError):
+                    thread.start()
+                    self._following = True
 
     def _follow(self) -> None:
         while asked := self._asked():
@@ -35,6 +42,12 @@ class Beginning:
                     over = self._begin(id)
                 except EncampError as error:
                     over = not error.transient
+                except OSError:
+                    over = False  # The host may be short of processes for a moment.
+                except Exception:
+                    # The others are followed whatever is wrong with one.
+                    log.exception("Job %s cannot be let begin.", id)
+                    over = True
                 if over:
                     with self._lock:
                         self._jobs.pop(id, None)

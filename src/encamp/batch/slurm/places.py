@@ -31,7 +31,14 @@ class Running:
     def __init__(self, pid: int, log: Path) -> None:
         self.pid = pid
         self.log = log
-        self._fd = os.pidfd_open(pid)
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError as error:
+            raise EncampError(
+                Code.COMMAND_FAILED,
+                "A program in a private Slurm site ended as soon as it was started.",
+                detail=self.said(),
+            ) from error
 
     def alive(self) -> bool:
         return not self._ended(0)
