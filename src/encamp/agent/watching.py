@@ -52,13 +52,16 @@ class MachineWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        looks = 0
+        looks, told = 0, ""
         while True:
             try:
                 await asyncio.to_thread(self.look, agree=looks % AGREE == 0)
+                told = ""
             except TROUBLE as error:
                 # The next look may be better, and the agent has other work to do.
-                log.warning("The machines of this host could not be looked at: %s", error)
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("The machines of this host could not be looked at: %s", told)
             looks += 1
             await asyncio.sleep(LOOK)
 
