@@ -215,7 +215,7 @@ class Carrier:
     def _outcome(self) -> tuple[CommandState, str, Value, int | None]:
         try:
             answer = msgspec.msgpack.decode(self.answer, type=Answer)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             # It was killed over it; or it has become a listed program, which gives none.
             answer = None
         if answer is not None and not answer.error and not answer.stopped:
