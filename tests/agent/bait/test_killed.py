@@ -179,6 +179,28 @@ def test_job_that_is_lost_with_the_agent_goes_back(host: Host, counted: Counted)
     assert (len(host.returned(counted.id)), counted.times()) == (1, (1, 0))
 
 
+@pytest.mark.parametrize("victim", ["carrier", "worker"])
+@pytest.mark.parametrize("taken", [False, True], ids=["a new machine", "one that was idle"])
+def test_lost_job_does_not_go_on_in_a_machine_that_could_have_stayed(
+    host: Host, alice: Person, counted: Counted, victim: str, taken: bool
+) -> None:
+    """Nobody would hear how it ended, and it is begun again."""
+    if taken:
+        assert host.run(alice, "/bin/true", environment="again").returncode == 0
+        assert len(host.machines()) == 1
+    job = counted.start("again")
+    counted.wait_until_begun()
+    assert len(host.machines()) == 1
+    host.kill_agent()
+    kill(host, job, victim)
+    host.wait_for("the end of its machine", lambda: host.machines() == [])
+    counted.go.touch()
+    host.start_agent()
+    assert job.end().returncode == 99, host.said()
+    assert (len(host.returned(counted.id)), counted.times()) == (1, (1, 0))
+    host.nothing_left()
+
+
 def test_lost_job_that_may_not_be_begun_again_fails(host: Host, counted: Counted) -> None:
     job = counted.start("mini", requeue=False)
     counted.wait_until_begun()

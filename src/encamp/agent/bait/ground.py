@@ -9,6 +9,7 @@ import signal
 import msgspec
 
 from encamp.agent import owners
+from encamp.agent.bait.choosing import may_stay
 from encamp.agent.bait.errand import Errand
 from encamp.agent.bait.grouping import Groups
 from encamp.agent.commands.family import die_with
@@ -44,7 +45,8 @@ class Ground:
         self.fetching: Fetching | None = None
         if not (self._is_ours or self.errand.host) and missing(context.home, self.environment):
             self.fetching = Fetching(context.home, self.environment)
-        self.groups = Groups(starter.pid, starter.uid)
+        stays = may_stay(self.environment) and not self.errand.host
+        self.groups = Groups(starter.pid, starter.uid, stays=stays)
 
     def take(self) -> None:
         """From here on the process is the owner's."""
