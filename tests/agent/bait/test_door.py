@@ -6,6 +6,8 @@ import array
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from encamp.agent.bait import door as door_module
 from encamp.agent.bait import frames
 from encamp.agent.bait.door import BaitDoor
-from encamp.agent.bait.starter import Visit
+from encamp.agent.bait.starter import Visit, starter_of
 from encamp.door.socket_file import short
 from encamp.model.errors import EncampError
 from tests.agent.bait.test_frames import LEAST
@@ -93,6 +95,23 @@ def _open_files() -> int:
 
 JOB = frames.frame(frames.JOB, LEAST)
 FILES = (0, 1, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives itself groups")
+@pytest.mark.parametrize("count", [0, 3, 256, 257, 3000])
+def test_all_groups_of_a_starter_are_known(tmp_path: Path, count: int) -> None:
+    groups = tuple(range(30000, 30000 + count))
+    script = "import socket, sys; s = socket.socket(1); s.connect(sys.argv[1]); sys.stdin.read()"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "door"))
+        listener.listen()
+        listener.settimeout(PATIENCE)
+        words = [sys.executable, "-c", script, str(tmp_path / "door")]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, extra_groups=groups) as process:
+            with listener.accept()[0] as connection:
+                starter = starter_of(connection)
+            process.communicate()
+    assert (starter.pid, starter.groups) == (process.pid, groups)
 
 
 async def test_who_comes_is_known_by_the_kernel(door: BaitDoor, taken: Taken) -> None:

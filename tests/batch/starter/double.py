@@ -128,6 +128,12 @@ class Door:
         assert self._socket is not None
         return bool(select.select([self._socket], [], [], 0)[0])
 
+    def dismiss(self, count: int) -> None:
+        """Those who came first, without hearing them."""
+        assert self._socket is not None
+        for _ in range(count):
+            self._socket.accept()[0].close()
+
     def accept(self) -> Visit:
         assert self._socket is not None
         connection, _ = self._socket.accept()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import struct
+import subprocess
 import threading
 from contextlib import suppress
+
+import pytest
 
 from tests.batch.starter.double import PATIENCE, Door, Visit
 
@@ -43,6 +47,24 @@ def test_a_job_whose_connection_is_lost_after_it_began_says_so(door: Door) -> No
     third.answer(b"P")  # it would be run a second time
     third.answer(b"F", b"\6Lost.")
     assert door.finish(process) == (6, b"", b"encamp: Lost.\n")
+
+
+def test_a_crowd_at_the_door_is_waited_for(door: Door) -> None:
+    crowd = []
+    with suppress(BlockingIOError):
+        while True:
+            crowd.append(socket.socket(socket.AF_UNIX))
+            crowd[-1].setblocking(False)
+            crowd[-1].connect(str(door.path))
+    process = door.start("slurm:mini", "--", "true")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    crowd.pop().close()  # It had no place.
+    door.dismiss(len(crowd))
+    for one in crowd:
+        one.close()
+    door.accept().ended(3)
+    assert door.finish(process) == (3, b"", b"")
 
 
 def test_try_again_waits_as_long_as_it_was_told_and_says_why(door: Door) -> None:

@@ -32,6 +32,8 @@ MOST_OF_ONE = 256
 """and of one user."""
 LARGE, MOST_LARGE = 256 << 10, 16
 """Jobs that say more than so many bytes, and how many of those one user may have here at a time."""
+AT_ONCE = 64
+"""How many are let in before others get their turn."""
 PATIENCE = 10.0
 """Seconds in which a starter has said what it wants."""
 MINUTE, MOST_SAID = 60.0, 20
@@ -90,14 +92,20 @@ class BaitDoor:
         self._held.close()
 
     def _knocked(self) -> None:
+        """Let in who waits; as many as may, so that nobody can keep the others out by coming again
+        and again."""
         assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            LOG.warning("A starter could not be let in: %s.", error)
-            return
+        for _ in range(AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                LOG.warning("A starter could not be let in: %s.", error)
+                return
+            self._let_in(connection)
+
+    def _let_in(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         try:
             visit = Visit(connection)

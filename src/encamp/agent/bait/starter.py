@@ -27,8 +27,8 @@ STREAMS = 3
 """Files that come with a job: its standard input, output and error."""
 MOST_FILES = 16
 """More at once are not even taken."""
-MOST_GROUPS = 65536
-"""As many as Linux knows of one process."""
+FEW_GROUPS, MOST_GROUPS = 256, 65536
+"""As many as Python can ask the kernel for, and as Linux knows of one process."""
 SO_PEERPIDFD = 77
 """Linux's number for it, since 6.5."""
 
@@ -185,6 +185,21 @@ def _is_still_there(connection: socket.socket) -> bool:
 
 def _groups(connection: socket.socket) -> tuple[int, ...]:
     """All other groups of the process that came, as they were then."""
+    numbers = array.array("I")
+    try:
+        few = FEW_GROUPS * numbers.itemsize
+        numbers.frombytes(connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, few))
+    except OSError as error:
+        if error.errno == errno.ERANGE:
+            return _many_groups(connection)
+        raise EncampError(
+            Code.NOT_PERMITTED, f"Its groups cannot be found out: {error.strerror}."
+        ) from error
+    return tuple(numbers)
+
+
+def _many_groups(connection: socket.socket) -> tuple[int, ...]:
+    """More than Python can ask for."""
     import ctypes
 
     numbers = (ctypes.c_uint32 * MOST_GROUPS)()
