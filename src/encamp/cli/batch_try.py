@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +31,14 @@ WHERE = (
 )
 """Says what a job finds around it."""
 
+SHELL = """
+The site stays until you leave this shell ('exit'). Files here are there in machines, too.
+For example: {example}"""
+EXAMPLES = {
+    "slurm": "sbatch --comment env:tools --wrap 'uname -a; id'; squeue",
+    "gridengine": "echo 'uname -a; id' | qsub -cwd -l env=tools; qstat",
+}
+
 
 def try_it(
     system: Annotated[
@@ -38,6 +47,10 @@ def try_it(
     jobs: Annotated[
         int, typer.Option(min=1, max=1000, help="How many jobs, over all environments.")
     ] = 8,
+    shell: Annotated[
+        bool,
+        typer.Option("--shell", help="Then a shell of that user's, to submit jobs of your own."),
+    ] = False,
 ) -> None:
     """Try Encamp beside a batch system, without touching anything of this machine's.
 
@@ -46,6 +59,8 @@ def try_it(
     down. Needs root and the batch system's packages; 'make demo-slurm' installs those.
 
     Example: encamp batch try slurm
+
+    Example: encamp batch try gridengine --jobs 1 --shell
     """
     from encamp.cli.bar import Bar
     from encamp.describe.shipped import DEBIAN12, MINI
@@ -64,6 +79,10 @@ def try_it(
             )
             with site:
                 _run(site, jobs, bar)
+                if shell:
+                    bar.finish()
+                    print(SHELL.format(example=EXAMPLES[system]), file=sys.stderr, flush=True)
+                    site.shell()
 
 
 def _kind(system: str) -> type[Trial]:
@@ -107,4 +126,4 @@ def _show(site: Trial, jobs: dict[str, str | None], seconds: float) -> None:
     for host in site.hosts:
         print(f"\n{host.name} $ encamp jobs --batch --all")
         print(site.encamp(host, "jobs", "--batch", "--all", check=False).stdout, end="")
-    print(f"\n{len(jobs)} jobs ended after {seconds:.1f} seconds.")
+    print(f"\n{len(jobs)} job{'s' * (len(jobs) != 1)} ended after {seconds:.1f} seconds.")

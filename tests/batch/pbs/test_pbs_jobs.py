@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -70,5 +71,9 @@ def test_job_runs_in_a_machine_of_the_environment_it_names(site_home: Home) -> N
             names = f"ENCAMP_ENVIRONMENT=mini,PERL5LIB={site.commands.variables['PERL5LIB']}"
             inside = site.qsub(asking, "-N", "asker", "-v", names).split()
             assert inside == ["Job_Name", "=", "asker", "job_state", "=", "R"]
+            words, variables = site.as_user(["/bin/sh", "-c", "id -u; pwd; sbatch -W --wrap true"])
+            said = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+            assert said.stdout.split()[:2] == around[:2], "a shell of the user's own"
+            assert "Submitted batch job 4" in said.stdout
     finally:
         shutil.rmtree(directory)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from encamp.batch.gridengine.host import becoming, variables_of
 from encamp.batch.gridengine.site import GridEngineSite
 from encamp.batch.trial.site import Node, Trial
 
@@ -42,6 +43,11 @@ class GridEngineTrial(Trial):
         script = f"exec {shlex.join(command)}\n"
         done = self.cell.run_as(self.user.pw_name, words, directory=self.work, input=script)
         return str(done.stdout).strip()
+
+    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        user = self.user.pw_name
+        line = [*self.cell.master.entering(self.work), *becoming(user), *words]
+        return line, {**variables_of(user), "HOME": str(self.work)}
 
     def waiting(self) -> set[str]:
         lines = self.cell.run(["qstat", "-u", "*"]).stdout.splitlines()[2:]

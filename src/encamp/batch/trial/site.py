@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -107,6 +108,11 @@ class Trial(ABC):
     def waiting(self) -> set[str]:
         """Ids of the jobs that have not ended."""
 
+    @abstractmethod
+    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """A command line, with its variables, that runs another one where the submitting user is,
+        for whoever starts it himself."""
+
     # ── what is the same for all ─────────────────────────────────────────────────────────────────
 
     @property
@@ -141,6 +147,13 @@ class Trial(ABC):
 
     def encamp(self, host: Node, *words: str | Path, check: bool = True) -> Any:
         return host.run([ENCAMP, *words], variables=self.variables(host), check=check)
+
+    def shell(self) -> int:
+        """For the submitting user, until whoever is at it has had enough."""
+        words, variables = self.as_user(["/bin/bash", "--norc"])
+        variables["PS1"] = f"{self.user.pw_name}, {self.system} $ "
+        variables["TERM"] = os.environ.get("TERM", "dumb")
+        return subprocess.run(words, env=variables, check=False).returncode
 
     def wait(self, jobs: Iterable[str], seconds: float = 600.0) -> None:
         """Until these have ended."""

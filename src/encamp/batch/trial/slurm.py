@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -46,9 +47,17 @@ class SlurmTrial(Trial):
             self.user.pw_gid,
             [*words, f"--wrap={shlex.join(command)}"],
             directory=self.work,
-            variables={"HOME": str(self.work), "USER": self.user.pw_name},
+            variables=self._own_variables(),
         )
         return str(done.stdout).strip()
+
+    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        user = self.user.pw_uid, self.user.pw_gid
+        line = self.slurm.controller.command(words, user=user, directory=self.work)
+        return line, {**os.environ, **self.slurm.environment, **self._own_variables()}
+
+    def _own_variables(self) -> dict[str, str]:
+        return {"HOME": str(self.work), "USER": self.user.pw_name}
 
     def waiting(self) -> set[str]:
         return set(self.slurm.run(["squeue", "--noheader", "--format=%i"]).stdout.split())
