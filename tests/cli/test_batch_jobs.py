@@ -277,6 +277,7 @@ def test_a_job_that_waits_is_known_by_its_batch_system(
 
 WAITS = JobStanding(state="PENDING", reason="BeginTime", waits=True)
 HELD = JobStanding(state="PENDING", reason="JobHeldAdmin", waits=True, held=True)
+TIED = JobStanding(state="hRq", waits=True, held=True, release="qrls 15")
 
 
 @pytest.mark.parametrize(
@@ -286,6 +287,7 @@ HELD = JobStanding(state="PENDING", reason="JobHeldAdmin", waits=True, held=True
         (BACK, WAITS, "waiting (PENDING)", "the batch system says: BeginTime", "begins it again"),
         (record("15", Outcome.HELD), HELD, "held (PENDING)", "to be held", "scontrol release 15"),
         (record("15", Outcome.HELD), None, "held", "to be held", "scontrol release 15"),
+        (record("15", Outcome.HELD), TIED, "held (hRq)", "to be held", "released: qrls 15"),
         (BACK, JobStanding(state="COMPLETED"), "given back", "gave it back", ""),
         (RUNNING, JobStanding(state="RUNNING"), "running", "it runs in machine abcdef01", ""),
         (DONE, None, "done (3)", "with 3", ""),

@@ -200,6 +200,8 @@ def _next(latest: BatchRecord, standing: JobStanding | None) -> str:
     held = standing.held if standing is not None else latest.outcome is Outcome.HELD
     if held:
         release = RELEASE.get(latest.system, "").format(id=latest.id)
+        if standing is not None and standing.release:
+            release = standing.release
         return f"it stays there until it is released{f': {release}' if release else ''}"
     if latest.outcome is Outcome.GIVEN_BACK and (standing is None or standing.waits):
         return "its batch system begins it again, here or elsewhere"

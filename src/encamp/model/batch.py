@@ -121,6 +121,8 @@ class JobStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Is it in the queue?"""
     held: bool = False
     """Does it wait until somebody says so?"""
+    release: str = ""
+    """How, if that depends on how it is held."""
     hosts: tuple[str, ...] = ()
     """Where it runs."""
 

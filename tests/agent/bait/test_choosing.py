@@ -115,6 +115,10 @@ def test_limit_of_the_control_group_leaves_room_for_the_machines_process() -> No
 def test_too_little_memory_is_said_to_be_so() -> None:
     with pytest.raises(EncampError, match=r"needs at least 96 MiB .* may have 70 MiB"):
         choose_size(granted(memory=70 * MIB), Task(), SMALL, SETTINGS, None)
+    limited = granted(memory=60 * MIB, limit=60 * MIB)
+    with pytest.raises(EncampError, match="beside 80 MiB for the processes around it") as caught:
+        choose_size(limited, Task(), SMALL, SETTINGS, None)
+    assert caught.value.hint == "Ask the batch system for 176 MiB or more."
 
 
 def test_shares_are_the_sites_then_the_jobs_own(tmp_path: Path) -> None:

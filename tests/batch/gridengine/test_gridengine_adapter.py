@@ -170,6 +170,14 @@ def test_jobs_that_wait_are_counted_by_environment(camp: Camp, alice: Person, bo
         standing = adapter.standing(ids[2])
         assert standing is not None
         assert (standing.waits, standing.held, standing.environment) == (True, True, "other")
+        assert standing.release == f"qrls {ids[2]}"
+        camp.site.run(["qalter", "-h", "s", ids[2]])
+        both = adapter.standing(ids[2])
+        assert both is not None
+        assert both.release.startswith(f"qalter -h S {ids[2]}, by an administrator")
+        free = adapter.standing(ids[3])
+        assert free is not None
+        assert (free.held, free.release) == (False, "")
         assert adapter.standing("999999") is None
     finally:
         camp.site.run(["qdel", *ids])

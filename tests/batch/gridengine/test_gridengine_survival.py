@@ -60,6 +60,7 @@ def test_job_whose_machine_dies_is_begun_again_and_held_after_its_bound(
     standing = camp.adapter(camp.site.hosts[0]).standing(id)
     assert standing is not None
     assert standing.held
+    assert standing.release == f"qmod -cj {id}"
     assert "died while the job was in it" in standing.reason
     camp.site.run_as(alice.name, ["qdel", id])
 

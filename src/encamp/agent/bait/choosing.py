@@ -88,19 +88,21 @@ def choose_size(
     part = whole if task.cpus is None else max(1, min(whole, task.cpus))
     cpus = default.cpus if job.cpus is None else max(1, part // tasks)
     memory = default.memory if job.memory is None else job.memory * part // whole // tasks
+    beside = 0
     for most in (limit, job.limit):
         if most is not None:
-            own = OWN + TRANSLATION_BUFFER["tcg"] * MIB + CARRIER
-            memory = min(memory, most // tasks - own)
+            beside = OWN + TRANSLATION_BUFFER["tcg"] * MIB + CARRIER
+            memory = min(memory, most // tasks - beside)
     may = memory
     if memory < default.memory or job.memory is not None:
         memory = memory // STEP * STEP
     if memory < LEAST_MEMORY:
+        around = f", beside {format_bytes(beside)} for the processes around it" if beside else ""
         raise EncampError(
             Code.USAGE,
-            f"A machine needs at least {format_bytes(LEAST_MEMORY)} of memory, and may have"
-            f" {format_bytes(max(0, may))} for this job.",
-            "Ask the batch system for more memory.",
+            f"A machine needs at least {format_bytes(LEAST_MEMORY)} of memory{around}, and may"
+            f" have {format_bytes(max(0, may))} for this job.",
+            f"Ask the batch system for {format_bytes(LEAST_MEMORY + beside)} or more.",
         )
     return Size(cpus=min(cpus, os.cpu_count() or 1), memory=memory, disk=default.disk)
 

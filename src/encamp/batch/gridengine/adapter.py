@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from encamp.batch.gridengine.answers import amount, environment_asked
+from encamp.batch.gridengine.answers import Listed, amount, environment_asked
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.commands import NAMES, QSUB
 from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, check_lost, stays
@@ -213,8 +213,19 @@ class GridEngine(BatchSystem):
             environment=first.environment,
             waits=waits,
             held=bool(set(first.state) & {"h", "E"}),
+            release=self._release_of(first, detail.owner),
             hosts=tuple(job.queue.partition("@")[2] for job in listed if "@" in job.queue),
         )
+
+    def _release_of(self, job: Listed, owner: str) -> str:
+        """What lets go of a job that is held; of several holds, the one that takes most rights."""
+        if "E" in job.state:
+            return f"qmod -cj {job.id}"
+        if "h" not in job.state:
+            return ""
+        if self._jobs.listed(job.id, "-s", "hs", owner=owner):
+            return f"qalter -h S {job.id}, by an administrator of Grid Engine's"
+        return f"qrls {job.id}"
 
 
 def owner_of(name: str) -> int:
