@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -54,19 +55,22 @@ class Host:
         return await joining.host_of(cast("Visit", visit), JOB, Task(step="1"), "mini")
 
 
-async def test_step_waits_for_the_machine_of_one_that_has_ended() -> None:
-    host = Host(former("a", step="0", tasks=2))
-    coming = asyncio.create_task(host.comes())
-    await asyncio.sleep(0.3)
-    assert not coming.done()
-    host.formers = []
-    assert await coming is None
+def of_two_tasks() -> Former:
+    return former("a", step="0", tasks=2)
 
 
-async def test_step_waits_for_the_machine_of_another_environment_whose_command_has_ended() -> None:
+def of_an_ended_command() -> Former:
+    """In another environment."""
     ended = former("a", step="0")
     ended.carried = Carried(began=True, ended=0)
-    host = Host(ended)
+    return ended
+
+
+@pytest.mark.parametrize("before", [of_two_tasks, of_an_ended_command])
+async def test_step_waits_for_the_machine_of_one_that_has_ended(
+    before: Callable[[], Former],
+) -> None:
+    host = Host(before())
     coming = asyncio.create_task(host.comes())
     await asyncio.sleep(0.3)
     assert not coming.done()
