@@ -21,6 +21,7 @@ JOB = """<?xml version='1.0'?>
     <VA_variable>encamp_restarts</VA_variable><VA_value>2</VA_value>
   </context_list></JB_context>
   <JB_restart>2</JB_restart>
+  <JB_execution_time>1794967252</JB_execution_time>
 </element></djob_info></detailed_job_info>
 """
 
@@ -32,6 +33,7 @@ def test_answer_of_a_master_that_was_restarted_is_understood() -> None:
         requests={},
         context={"encamp_restarts": "2"},
         rerun=False,
+        not_before=1794967252.0,
         errors=(),
         messages=(),
     )

@@ -1,11 +1,15 @@
 """A job whose starter was killed is queued again by Grid Engine's own commands, which are played
-here: once for each run, held until that is cleared away, and whoever of us is killed meanwhile."""
+here: once for each run, put off until that is cleared away, and whoever of us is killed
+meanwhile."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -26,7 +30,9 @@ QUEUE = "qname main.q\nrerun TRUE\n"
 AWAY = "unable to contact qmaster"
 RESCHEDULED = "Pushed rescheduling of job 7 on host here"
 
-RUNS, WAITS, RUNS_ELSEWHERE = ("r", "main.q@here"), ("hRq", ""), ("Rr", "main.q@there")
+NOT_ALLOWED = "rejected due to jsv_allowed_mod configuration which does not allow: a"
+
+RUNS, WAITS, RUNS_ELSEWHERE = ("r", "main.q@here"), ("Rq", ""), ("Rr", "main.q@there")
 
 
 class Place:
@@ -68,29 +74,38 @@ class Place:
     def say(self, command: str, text: str, code: int = 0) -> None:
         """What a command answers from now on."""
         script = self.commands / command
-        lines = f"echo {command} $* >>{self.path}/called\ncat <<'END'\n{text}\nEND\nexit {code}\n"
+        said = f"cat <<'END'\n{text}\nEND\nexit {code}\n"
+        lines = f"echo {command} $* >>{self.path}/called\necho $TZ >{self.path}/zone\n{said}"
         script.write_text(f"#!/bin/sh\n{lines}")
         script.chmod(0o755)
 
-    def stands(self, state: str, queue: str, *, on_hold: bool = False) -> None:
-        """As `qstat` tells of the one job. `on_hold`: by an administrator."""
+    def stands(self, state: str, queue: str, *, start: float = 0.0, **context: str) -> None:
+        """As `qstat` tells of the one job. `start`: in how many seconds it may begin."""
         number, _, task = self.id.partition(".")
+        noted = "".join(
+            f"<context_list><VA_variable>{name}</VA_variable><VA_value>{value}</VA_value>"
+            "</context_list>"
+            for name, value in context.items()
+        )
+        when = int(time.time() + start) if start else 0
         (self.path / "one").write_text(
-            "<detailed_job_info><djob_info><element><JB_owner>a</JB_owner></element></djob_info>"
-            "</detailed_job_info>"
+            "<detailed_job_info><djob_info><element><JB_owner>a</JB_owner>"
+            f"<JB_context>{noted}</JB_context><JB_execution_time>{when}</JB_execution_time>"
+            "</element></djob_info></detailed_job_info>"
         )
-        listed = (
-            f"<job_list><JB_job_number>{number}</JB_job_number><state>{state}</state>"
-            f"<queue_name>{queue}</queue_name><tasks>{task}</tasks></job_list>"
+        (self.path / "all").write_text(
+            f"<job_info><job_list><JB_job_number>{number}</JB_job_number><state>{state}</state>"
+            f"<queue_name>{queue}</queue_name><tasks>{task}</tasks></job_list></job_info>"
         )
-        for name, jobs in (("all", listed), ("held", listed if on_hold else "")):
-            (self.path / name).write_text(f"<job_info>{jobs}</job_info>")
         script = self.commands / "qstat"
         script.write_text(
-            f"#!/bin/sh\ncd {self.path}\n"
-            'case "$*" in *"-s hs"*) cat held;; *-j*) cat one;; *) cat all;; esac\n'
+            f'#!/bin/sh\ncd {self.path}\ncase "$*" in *-j*) cat one;; *) cat all;; esac\n'
         )
         script.chmod(0o755)
+
+    def waits(self, *, start: float = returning.PUT_OFF - 5, **context: str) -> None:
+        """It is back in the queue, and put off."""
+        self.stands(*WAITS, start=start, **context)
 
     def called(self, command: str) -> list[str]:
         if not (self.path / "called").exists():
@@ -130,18 +145,30 @@ def refused(work: Callable[[], object]) -> EncampError:
 
 
 def lost(place: Place, *, hold: bool = False) -> None:
-    """It is queued again, and held."""
+    """It is queued again, and put off."""
     place.bring_back()
     assert place.called("qalter") == place.called("qmod") == []
     assert isinstance(refused(lambda: place.finish(hold=hold)), EndingError)
-    place.stands(*WAITS)
+    place.waits()
 
 
-def test_job_is_held_until_what_is_left_of_its_run_is_cleared_away(place: Place) -> None:
+def put_off(line: str) -> float:
+    """By how many seconds a command puts the start of its job off; the time is UTC's."""
+    found = re.match(r"qalter -a ([0-9]{12}\.[0-9]{2}) ", line)
+    assert found is not None, line
+    start = datetime.strptime(f"{found[1]} +0000", "%Y%m%d%H%M.%S %z")
+    return start.timestamp() - time.time()
+
+
+LET_GO = ["qalter -ac encamp_back=over 7", "qalter -a 200001010000 7"]
+
+
+def test_job_is_put_off_until_what_is_left_of_its_run_is_cleared_away(place: Place) -> None:
     lost(place)
-    assert place.called("qalter") == [
-        "qalter -h s -ac encamp_back=here,encamp=why,encamp_restarts=1 7"
-    ]
+    [line] = place.called("qalter")
+    assert line.endswith(" -ac encamp_back=here,encamp=why,encamp_restarts=1 7")
+    assert returning.PUT_OFF - 60 < put_off(line) <= returning.PUT_OFF
+    assert (place.path / "zone").read_text() == "UTC0\n"
     assert place.called("qmod") == ["qmod -rj 7"]
     place.forget_calls()
     for _ in range(2):
@@ -149,50 +176,78 @@ def test_job_is_held_until_what_is_left_of_its_run_is_cleared_away(place: Place)
     assert place.called("q") == []
     place.clear_away()
     place.finish()
-    assert place.called("q") == ["qalter -h S -ac encamp_back=over 7"]
+    assert place.called("q") == LET_GO
 
 
-def test_task_of_an_array_is_held_for_itself(place: Place) -> None:
+def test_job_is_put_off_further_before_it_begins_by_itself(place: Place) -> None:
+    lost(place)
+    place.forget_calls()
+    for start in (returning.PUT_OFF / 3, -5.0):
+        place.waits(start=start)
+        assert isinstance(refused(place.finish), EndingError)
+    for line in place.called("q"):
+        assert line.endswith(" 7")
+        assert returning.PUT_OFF - 60 < put_off(line) <= returning.PUT_OFF
+
+
+@pytest.mark.parametrize("start", [-5.0, 3 * returning.PUT_OFF])
+def test_start_that_is_over_or_its_users_own_is_not_brought_forward(
+    place: Place, start: float
+) -> None:
+    lost(place)
+    place.waits(start=start)
+    place.clear_away()
+    place.finish()
+    assert place.called("qalter")[1:] == ["qalter -ac encamp_back=over 7"]
+
+
+def test_array_is_put_off_until_all_its_tasks_are_cleared_away(place: Place) -> None:
     place.id = "7.1"
     place.shepherds = [place.shepherd(4711)]
     place.stands(*RUNS)
     lost(place)
-    assert place.called("qalter") == [
-        "qalter -h s -ac encamp_back_1=here,encamp_1=why,encamp_restarts_1=1 7.1"
-    ]
+    [line] = place.called("qalter")
+    assert line.endswith(" -ac encamp_back_1=here,encamp_1=why,encamp_restarts_1=1 7")
+    assert place.called("qmod") == ["qmod -rj 7.1"]
     place.clear_away()
-    place.finish()
-    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back_1=over 7.1"
+    for other, more in (("there", 1), ("over", 2)):
+        place.forget_calls()
+        place.waits(encamp_back_1="over", encamp_back_2=other, encamp_backs="x")
+        place.finish()
+        let_go = ["qalter -ac encamp_back_1=over 7", "qalter -a 200001010000 7"]
+        assert place.called("qalter") == let_go[:more]
 
 
-def test_job_that_is_to_be_held_stays_held_by_its_user(place: Place) -> None:
+def test_job_that_is_to_be_held_is_held_by_its_user(place: Place) -> None:
+    place.id = "7.1"
+    place.shepherds = [place.shepherd(4711)]
+    place.stands(*RUNS)
     lost(place, hold=True)
-    assert place.called("qalter")[-1].startswith("qalter -h us -ac ")
+    assert place.called("qalter")[1:] == ["qalter -h u 7.1"]
+    place.forget_calls()
     place.clear_away()
     place.finish(hold=True)
-    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
+    assert place.called("qalter -h") == []
 
 
-def test_hold_of_an_administrators_is_not_lifted(place: Place) -> None:
-    place.stands("hr", "main.q@here", on_hold=True)
+def test_job_comes_back_where_it_may_not_be_put_off(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.say("qalter", NOT_ALLOWED, code=1)
     lost(place)
+    assert place.called("qmod") == ["qmod -rj 7"]
+    assert "'encamp batch install gridengine' adds them" in caplog.text
+    place.waits(start=0)
     place.clear_away()
     place.finish()
-    assert place.called("qalter")[-1] == "qalter -ac encamp_back=over 7"
 
 
-def test_our_own_hold_is_not_taken_for_an_administrators(place: Place) -> None:
-    """Whoever begins again has found it held."""
+def test_job_does_not_come_back_before_it_is_put_off(place: Place) -> None:
     place.bring_back()
-    place.say("qmod", AWAY, code=1)
-    assert refused(place.finish).code is Code.UNREACHABLE
-    place.stands("hr", "main.q@here", on_hold=True)
-    place.say("qmod", RESCHEDULED)
-    assert isinstance(refused(place.finish), EndingError)
-    place.stands(*WAITS)
-    place.clear_away()
-    place.finish()
-    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
+    for said, code in ((AWAY, Code.UNREACHABLE), ("something else", Code.COMMAND_FAILED)):
+        place.say("qalter", said, code=1)
+        assert refused(place.finish).code is code
+    assert place.called("qmod") == []
 
 
 @pytest.mark.parametrize("rescheduled", [True, False])
@@ -205,10 +260,10 @@ def test_next_agent_goes_on_where_a_killed_one_was(place: Place, rescheduled: bo
     place.forget_calls()
     assert isinstance(refused(place.finish), EndingError)
     assert place.called("qmod") == ([] if rescheduled else ["qmod -rj 7"])
-    place.stands(*WAITS)
+    place.waits()
     place.clear_away()
     place.finish()
-    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
+    assert place.called("qalter")[-2:] == LET_GO
 
 
 def test_refusal_to_queue_it_again_is_no_last_word(place: Place) -> None:
@@ -219,12 +274,14 @@ def test_refusal_to_queue_it_again_is_no_last_word(place: Place) -> None:
     assert (again.transient, "is not running" in again.sentence) == (True, True)
 
 
-def test_job_that_may_never_run_again_is_not_left_held(place: Place) -> None:
+def test_job_that_may_never_run_again_is_not_left_put_off(place: Place) -> None:
+    """Other tasks of it may wait."""
     place.say("qmod", "The job 7 is not restartable")
     place.bring_back()
+    place.stands(*RUNS, start=returning.PUT_OFF)
     final = refused(place.finish)
     assert (final.transient, "a second time" in final.sentence) == (False, True)
-    assert place.called("qalter")[-1] == "qalter -h S -ac encamp_back=over 7"
+    assert place.called("qalter")[1:] == LET_GO
 
 
 @pytest.mark.parametrize("same_host", [True, False])

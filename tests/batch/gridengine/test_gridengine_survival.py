@@ -298,7 +298,7 @@ def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     with standing_still(daemon):
         kill_guard(camp, id)
         kill_starter(camp, id)
-        camp.wait_for_state(id, "hRq")
+        camp.wait_for_state(id, "Rq")
     camp.wait_for("a second run", partial(is_run_again, file))
     file.with_name("noticed.go").touch()
     camp.wait_for("its end", lambda: outcomes_of(camp, id)[0] is Outcome.DONE)
@@ -306,7 +306,7 @@ def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
 
 
-def test_job_that_a_killed_agent_has_held_is_let_go_by_the_next_and_no_sooner(
+def test_job_that_a_killed_agent_has_put_off_is_let_go_by_the_next_and_no_sooner(
     camp: Camp, alice: Person
 ) -> None:
     file = file_of(alice, "next")
@@ -315,14 +315,17 @@ def test_job_that_a_killed_agent_has_held_is_let_go_by_the_next_and_no_sooner(
     host = camp.host_of(id)
     with standing_still(camp.site.execds[host.name]):
         kill_starter(camp, id)
-        camp.wait_for_state(id, "hRq")
+        camp.wait_for_state(id, "Rq")
+        standing = camp.adapter(camp.site.hosts[0]).standing(id)
+        assert standing is not None
+        assert (standing.held, "it does not begin before" in standing.reason) == (False, True)
         shown = camp.site.run_as(alice.name, ["qstat", "-j", id]).stdout
         assert f"encamp_back={host.name}," in shown
         camp.agents[host.name].kill()
         camp.start_agent(host)
         log = camp.log(host)
         camp.wait_for("a question", lambda: "cleared away the lost run" in log.read_text())
-        assert camp.state(id) == "hRq"
+        assert camp.state(id) == "Rq"
     camp.wait_for("a second run", partial(is_run_again, file))
     file.with_name("next.go").touch()
     assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
@@ -356,7 +359,7 @@ def test_job_on_its_way_back_is_let_go_after_a_restart_of_the_master(
     host = camp.host_of(id)
     with standing_still(camp.site.execds[host.name]):
         kill_starter(camp, id)
-        camp.wait_for_state(id, "hRq")
+        camp.wait_for_state(id, "Rq")
         # Whatever its user makes of what is noted there.
         camp.site.run_as(alice.name, ["qalter", "-sc", "mine=1", id])
         with master_away(camp):
@@ -368,6 +371,58 @@ def test_job_on_its_way_back_is_let_go_after_a_restart_of_the_master(
     camp.wait_for("a second run", partial(is_run_again, file))
     file.with_name("way.go").touch()
     assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+def noted(camp: Camp, id: str) -> str:
+    """What a job's context says."""
+    shown = camp.site.run(["qstat", "-j", id], check=False).stdout
+    return next((line for line in shown.splitlines() if line.startswith("context:")), "")
+
+
+def test_job_that_is_back_and_waits_runs_after_a_restart_of_the_master(
+    camp: Camp, alice: Person
+) -> None:
+    file = file_of(alice, "waits")
+    script = COUNTS.format(file=file) + "[ $RESTARTED = 1 ] || sleep 600\nexit 5\n"
+    id = camp.submit(alice, *MINI, script=script)
+    camp.wait_for("a first run", file.read_text)
+    camp.site.run(["qmod", "-d", camp.site.queue])
+    kill_starter(camp, id)
+    camp.wait_for("its way back", lambda: "encamp_back=over" in noted(camp, id))
+    assert outcomes_of(camp, id) == [Outcome.GIVEN_BACK]
+    with master_away(camp):
+        pass
+    camp.site.run(["qmod", "-e", camp.site.queue])
+    camp.wait_for("a second run", partial(is_run_again, file))
+    assert outcomes_of(camp, id) == [Outcome.DONE, Outcome.GIVEN_BACK]
+    camp.wait_for("its account", lambda: camp.accounts(id)[-1]["exit_status"] == "5")
+
+
+def test_array_of_which_several_tasks_are_lost_waits_for_all_their_hosts(
+    camp: Camp, alice: Person
+) -> None:
+    """Three tasks are on two hosts with two slots each."""
+    file = file_of(alice, "array")
+    script = COUNTS.format(file=file) + "[ $RESTARTED = 1 ] || sleep 600\n"
+    id = camp.submit(alice, *MINI, "-t", "1-3", script=script)
+    tasks = [f"{id}.{number}" for number in (1, 2, 3)]
+    camp.wait_for("three runs", lambda: file.read_text() == "run 0\n" * 3)
+    where = {each.id: each.host for each in shepherds() if each.id in tasks}
+    late, early = camp.names
+    assert set(where.values()) == {late, early}
+    with standing_still(camp.site.execds[late]):
+        for task in tasks:
+            kill_starter(camp, task)
+        camp.wait_for_state(f"{id}.1-3:1", "Rq")
+        for task in tasks:
+            if where[task] == early:
+                assert outcomes_of(camp, task) == [Outcome.GIVEN_BACK]
+        standing = camp.adapter(camp.site.hosts[0]).standing(id)
+        assert standing is not None
+        assert "it does not begin before" in standing.reason
+    camp.wait_for("three more", lambda: file.read_text() == "run 0\n" * 3 + "run 1\n" * 3)
+    for task in tasks:
+        assert outcomes_of(camp, task) == [Outcome.DONE, Outcome.GIVEN_BACK]
 
 
 def test_run_before_is_not_taken_for_the_one_whose_starter_was_killed(

@@ -155,6 +155,29 @@ def test_rules_give_jobs_an_environment(site: Site) -> None:
     site.encamp("uninstall", "--yes")
 
 
+def test_users_go_on_changing_jobs_that_wait(site: Site) -> None:
+    """With a verifier, Grid Engine forbids most of that of its own accord."""
+    site.install()
+    command = ["qsub", "-terse", "-h", "-b", "y", "/bin/true"]
+    number = site.gridengine.run_as("nobody", command, directory="/tmp").stdout.strip()
+
+    def refused(*words: str) -> str:
+        alter = ["qalter", *words, number]
+        done = site.gridengine.run_as("nobody", alter, directory="/tmp", check=False)
+        return done.stdout + done.stderr if done.returncode else ""
+
+    for words in (
+        *(("-a", "203001010000"), ("-ac", "x=1"), ("-A", "mine"), ("-m", "e"), ("-p", "-5")),
+        *(("-hold_jid", number), ("-r", "y"), ("-R", "y"), ("-S", "/bin/bash"), ("-wd", "/tmp")),
+        *(("-h", "U"), ("-N", "name"), ("-dl", "203001010000"), ("-soft", "-q", "main.q")),
+    ):
+        assert "jsv_allowed_mod" not in refused(*words), words
+    for words in (("-l", "env=mini"), ("-v", "X=1"), ("-q", "main.q"), ("-P", "x")):
+        assert "jsv_allowed_mod" in refused(*words), words
+    site.gridengine.run(["qdel", number])
+    site.encamp("uninstall", "--yes")
+
+
 CUT_SHORT = """
 import os, signal, sys
 from encamp.batch.install import planning, recording

@@ -184,6 +184,10 @@ def test_rules_are_written_for_slurm() -> None:
 # ── Grid Engine ──────────────────────────────────────────────────────────────────────────────────
 
 
+ALLOWED = "ac,h,i,e,o,j,M,N,p,w"
+"""What Grid Engine has jobs changed by, unless a site says otherwise."""
+
+
 def cell(**changes: Any) -> Cell:
     usual = Cell(
         complexes="#name shortcut\nslots s INT <= YES YES 1 1000\n",
@@ -191,7 +195,7 @@ def cell(**changes: Any) -> Cell:
             "long.q": {"starter_method": "NONE", "complex_values": "NONE"},
             "short.q": {"starter_method": "NONE", "complex_values": "x=1"},
         },
-        configuration={"jsv_url": "none"},
+        configuration={"jsv_url": "none", "jsv_allowed_mod": ALLOWED},
         hosts=("n1", "n2"),
         calendar="",
         administrative=frozenset({"n1", "n2"}),
@@ -221,17 +225,44 @@ URL = "script:/usr/lib/encamp/gridengine-jsv"
 
 
 def test_grid_engine_gets_what_it_lacks() -> None:
-    assert objects(gridengine_plan(cell())) == {
+    plan = gridengine_plan(cell())
+    assert objects(plan) == {
         ("complex", "env", ""): ("", COMPLEXES[0]),
         ("complex", "bait", ""): ("", COMPLEXES[1]),
         ("calendar", "encamp", ""): ("", CLOSED),
         ("submit host", "n2", ""): ("", "n2"),
         ("configuration", "global", "jsv_url"): ("none", URL),
+        ("configuration", "global", "jsv_allowed_mod"): (ALLOWED, modifiable(plan)),
         ("queue", "long.q", "complex_values"): ("NONE", "env=any"),
         ("queue", "long.q", "starter_method"): ("NONE", STARTER),
         ("queue", "short.q", "complex_values"): ("x=1", "env=any,x=1"),
         ("queue", "short.q", "starter_method"): ("NONE", STARTER),
     }
+
+
+def modifiable(plan: Plan) -> str:
+    """What users, and agents, may change of jobs then; empty: the same as before."""
+    return objects(plan).get(("configuration", "global", "jsv_allowed_mod"), ("", ""))[1]
+
+
+def test_users_change_their_jobs_as_before_but_for_what_the_verifier_goes_by() -> None:
+    names = modifiable(gridengine_plan(cell())).split(",")
+    assert names[:10] == ALLOWED.split(",")
+    assert {"a", "pe_name", "hold_jid", "A", "r", "cwd"} <= set(names)
+    assert not {"l_hard", "l_soft", "q_hard", "P", "v"} & set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("none", "a,ac,h"), ("NONE", "a,ac,h"), (ALLOWED, f"{ALLOWED},a"), ("h,a,ac", "")],
+)
+def test_where_jobs_were_verified_before_only_what_agents_need_is_allowed(
+    before: str, after: str
+) -> None:
+    for url in ("/opt/site/jsv.pl", URL):
+        found = cell(configuration={"jsv_url": url, "jsv_allowed_mod": before})
+        assert modifiable(gridengine_plan(found)) == after
 
 
 def test_only_chosen_queues_are_changed() -> None:
@@ -250,7 +281,7 @@ def test_a_cell_that_is_set_up_is_left_alone() -> None:
     done = cell(
         complexes="\n".join(COMPLEXES),
         queues={"long.q": {"starter_method": STARTER, "complex_values": "x=1,env=any"}},
-        configuration={"jsv_url": URL},
+        configuration={"jsv_url": URL, "jsv_allowed_mod": f"{ALLOWED},a"},
         calendar=CLOSED,
         submit=frozenset({"n1", "n2"}),
     )

@@ -4,10 +4,12 @@ the batch system, which would forget the job, nor anybody else."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -278,16 +280,56 @@ def gridengine(spool: Path, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_without_an_agent_it_has_grid_engine_hold_the_job(absent: Door, tmp_path: Path) -> None:
-    called = commands(tmp_path, "qmod", "qalter")
-    process = absent.start(*WORDS, variables=gridengine(tmp_path / "spool", tmp_path))
+def given_back(absent: Door, tmp_path: Path, **variables: str) -> list[str]:
+    """What the guard of a killed starter has Grid Engine do."""
+    words = gridengine(tmp_path / "spool", tmp_path) | variables
+    process = absent.start(*WORDS, variables=words)
     guard_of(process)
     process.kill()
     assert absent.finish(process)[0] == -signal.SIGKILL
-    noted, *done = called.read_text().splitlines()
-    assert noted.startswith("qalter -ac encamp_2=Encamp: its starter was killed")
-    assert noted.endswith(" 5")
-    assert done == ["qalter -h u 5.2", "qmod -rj 5.2"]
+    return (tmp_path / "called").read_text().splitlines()
+
+
+def test_without_an_agent_it_has_grid_engine_begin_the_job_again_later(
+    absent: Door, tmp_path: Path
+) -> None:
+    commands(tmp_path, "qmod", "qalter")
+    script = tmp_path / "qalter"
+    script.write_text(f"{script.read_text()}echo $TZ >{tmp_path}/zone\n")
+    before = time.time()
+    put_off, *done = given_back(absent, tmp_path, TZ="Asia/Tokyo")
+    assert (tmp_path / "zone").read_text() == "UTC0\n"
+    start = re.fullmatch(r"qalter -a ([0-9]{12}\.[0-9]{2}) 5", put_off)
+    assert start is not None
+    later = datetime.strptime(f"{start[1]} +0000", "%Y%m%d%H%M.%S %z").timestamp() - before
+    assert 299 <= later <= 300 + PATIENCE
+    assert done == [
+        "qalter -ac encamp_2=Encamp: its starter was killed and no agent came 5",
+        "qmod -rj 5.2",
+    ]
+
+
+HELD = [
+    "qalter -ac encamp_2=Encamp: its starter was killed and no agent came; qrls lets it go 5",
+    "qalter -h u 5.2",
+    "qmod -rj 5.2",
+]
+
+
+def test_without_an_agent_it_has_grid_engine_hold_a_job_that_was_begun_before(
+    absent: Door, tmp_path: Path
+) -> None:
+    commands(tmp_path, "qmod", "qalter")
+    assert given_back(absent, tmp_path, RESTARTED="1") == HELD
+
+
+def test_without_an_agent_it_has_grid_engine_hold_a_job_that_may_not_be_put_off(
+    absent: Door, tmp_path: Path
+) -> None:
+    commands(tmp_path, "qmod", "qalter")
+    script = tmp_path / "qalter"
+    script.write_text(f"{script.read_text()}[ $1 != -a ]\n")
+    assert given_back(absent, tmp_path)[1:] == HELD
 
 
 def test_without_an_agent_a_job_that_is_deleted_meanwhile_stays_deleted(

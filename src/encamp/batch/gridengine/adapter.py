@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pwd
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
@@ -205,7 +207,9 @@ class GridEngine(BatchSystem):
         first = listed[0]
         why = detail.context.get(noted_as(WHY, id), "")
         waits = "q" in first.state
-        reasons = (why, *detail.errors, *(detail.messages if waits else ()))
+        reasons = [why, *detail.errors]
+        if waits:
+            reasons += [*detail.messages, starts_later(detail.not_before)]
         return JobStanding(
             state=first.state,
             reason="; ".join(dict.fromkeys(part for part in reasons if part)),
@@ -235,6 +239,14 @@ def owner_of(name: str) -> int:
         raise EncampError(
             Code.NOT_PERMITTED, f"The job's owner '{name}' has no account on this host."
         ) from error
+
+
+def starts_later(not_before: float) -> str:
+    """Empty: it may begin by now."""
+    if not_before <= time.time():
+        return ""
+    when = datetime.fromtimestamp(not_before).astimezone()
+    return f"it does not begin before {when:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def memory_of(shepherd: Shepherd, requests: Mapping[str, str]) -> int | None:

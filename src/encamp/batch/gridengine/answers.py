@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from xml.etree.ElementTree import Element
 
 import msgspec
@@ -35,6 +35,8 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     context: dict[str, str]
     rerun: bool | None
     """None: as its queue says."""
+    not_before: float = 0.0
+    """When it may begin at the earliest."""
     errors: tuple[str, ...]
     messages: tuple[str, ...]
     """Why it waits."""
@@ -113,13 +115,14 @@ def read_detail(text: str) -> Detail | None:
         requests=dict(pairs(job.find("JB_hard_resource_list"), "CE_name", "CE_stringval")),
         context=dict(pairs(job.find("JB_context"), "VA_variable", "VA_value")),
         rerun=RERUN.get(said(job, "JB_restart")),
+        not_before=float(said(job, "JB_execution_time") or 0),
         errors=tuple(errors),
         messages=tuple(messages),
     )
 
 
 def read_jobs(text: str) -> Iterator[Listed]:
-    """The answer of `qstat -xml -r`."""
+    """The answer of `qstat -xml -r`, whose times are UTC's."""
     for job in parse(text).iter("job_list"):
         asked = [
             each.text or "" for each in job.findall("hard_request") if each.get("name") == "env"
@@ -132,7 +135,7 @@ def read_jobs(text: str) -> Iterator[Listed]:
             owner=said(job, "JB_owner"),
             queue=said(job, "queue_name"),
             slots=int(said(job, "slots") or "1"),
-            submitted=datetime.fromisoformat(when).timestamp() if when else 0.0,
+            submitted=datetime.fromisoformat(when).replace(tzinfo=UTC).timestamp() if when else 0.0,
             environment=environment_asked(asked[-1]) if asked else "",
         )
 

@@ -94,13 +94,13 @@ class Calls:
         return socket.gethostname()
 
     def __call__(self, name: str, *words: str, purpose: str) -> str:
-        """What the command printed, its complaints included."""
+        """What the command printed, its complaints included. Its times are UTC's."""
         try:
             return programs.run(
                 [self.program(name), *words],
                 purpose=purpose,
                 code=Code.COMMAND_FAILED,
-                environment=self.variables(),
+                environment=self.variables() | {"TZ": "UTC0"},
                 silence=SILENCE,
             )
         except EncampError as error:

@@ -2,13 +2,15 @@
 
 `qmod -rj` has a job wait again at once, also while there is something left of its run. If the next
 run began before Grid Engine (8.1.9) has heard of the end of the lost one, it could take that for
-the end of the next: it does on hosts where other jobs come and go. So the job is held meanwhile, by
-a hold that its user neither sets nor lifts, until the execution daemon has cleared the lost run
-away, which it does when the master has acknowledged its end.
+the end of the next: it does on hosts where other jobs come and go. So the job's earliest start is
+put off (`qalter -a`) until the execution daemon has cleared the lost run away, which it does when
+the master has acknowledged its end. Unlike the lifting of a hold, a start outlasts a restart of the
+master; and it comes by itself, if nobody is there any more to bring it forward.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from contextlib import suppress
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from encamp.batch.gridengine.answers import Listed, read_values
+from encamp.batch.gridengine.answers import Detail, Listed, read_values
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.ending import FORGOTTEN, stays
 from encamp.batch.gridengine.jobs import Jobs, noted_as, reason_noted
@@ -25,9 +27,17 @@ from encamp.batch.system import EndingError
 from encamp.model.batch import BatchJob
 from encamp.model.errors import Code, EncampError
 
+PUT_OFF = 900.0
+"""Seconds by which the start is put off, again and again as long as it has to be: so long does a
+job wait in vain if its host, or the agent there, is lost for good in that very moment."""
+AT_ONCE = "200001010000"
+"""A time to start that is over."""
 BACK, OVER = "encamp_back", "over"
 """Where a job's context says on which host it is waited for what is left of it; and what it says
-there afterwards. That is for people."""
+there afterwards. Tasks of an array have one start, but a mark each:"""
+MARK = re.compile(rf"{BACK}(_[0-9]+)?")
+NOT_ALLOWED = "jsv_allowed_mod"
+"""What Grid Engine names when it refuses to have jobs changed in some way."""
 RESCHEDULED = "rescheduling"
 """What `qmod` says of a job that it has put back;"""
 REFUSED = "not restartable"
@@ -41,6 +51,8 @@ KEEPS = re.compile(r"\bKEEP_ACTIVE=(?!0|false)", re.IGNORECASE)
 """by this of `execd_params`."""
 NOT_AGAIN = "It may not be begun a second time."
 
+LOG = logging.getLogger(__name__)
+
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """What has to be known of a run that is lost."""
@@ -49,8 +61,6 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Its process."""
     directory: str
     """Where that worked."""
-    was_held: bool
-    """By an administrator, whose hold stays."""
 
 
 LOST = msgspec.json.Decoder(Lost)
@@ -68,11 +78,7 @@ class Returning:
             raise stays(FORGOTTEN)
         if not self._jobs.may_run_again(shepherd, detail):
             raise stays(NOT_AGAIN)
-        lost = Lost(
-            shepherd=shepherd.pid,
-            directory=str(shepherd.directory),
-            was_held=bool(self._jobs.listed(job.id, "-s", "hs", owner=detail.owner)),
-        )
+        lost = Lost(shepherd=shepherd.pid, directory=str(shepherd.directory))
         return msgspec.json.encode(lost).decode()
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
@@ -80,14 +86,15 @@ class Returning:
         lost = LOST.decode(left)
         detail = self._jobs.detail(job.id)
         listed = [] if detail is None else self._jobs.listed(job.id, owner=detail.owner)
-        if not listed:
+        if not listed or detail is None:
             raise stays(FORGOTTEN)
         if any("q" in each.state for each in listed):
             if not self._is_told(lost):
+                self._put_off_further(job.id, detail)
                 raise _not_told(job.id)
-            self._release(job.id, lost)
+            self._bring_forward(job.id)
         elif self._is_still_lost(job.id, lost, listed):
-            self._reschedule(job, lost, reason, hold=hold)
+            self._reschedule(job, reason, hold=hold)
             raise _not_told(job.id)
         # Else it runs: somebody was faster.
 
@@ -104,24 +111,58 @@ class Returning:
         runs = (each for each in shepherds() if (each.id, each.host) == (id, host))
         return here and all(each.pid == lost.shepherd for each in runs)
 
-    def _reschedule(self, job: BatchJob, lost: Lost, reason: str, *, hold: bool) -> None:
+    def _reschedule(self, job: BatchJob, reason: str, *, hold: bool) -> None:
         noted = f"{noted_as(BACK, job.id)}={self._calls.host}"
         noted = f"{noted},{reason_noted(job.id, reason, job.restarts + 1)}"
-        words = ("-h", "us" if hold else "s", "-ac", noted, job.id)
-        self._calls("qalter", *words, purpose=f"holding job {job.id}")
+        self._put_off(job.id, "-ac", noted)
+        if hold:
+            self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
         said = self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
         if REFUSED in said:
-            self._release(job.id, lost)
+            self._bring_forward(job.id)
             raise stays(NOT_AGAIN)
         if RESCHEDULED not in said:
             raise EncampError(
                 Code.WRONG_STATE, f"Grid Engine says: {said.strip()[:200]}.", transient=True
             )
 
-    def _release(self, id: str, lost: Lost) -> None:
-        lift = () if lost.was_held else ("-h", "S")
-        words = (*lift, "-ac", f"{noted_as(BACK, id)}={OVER}", id)
-        self._calls("qalter", *words, purpose=f"having job {id} begin again")
+    def _put_off(self, id: str, *more: str) -> None:
+        start = time.strftime("%Y%m%d%H%M.%S", time.gmtime(time.time() + PUT_OFF))
+        self._alter(id, "-a", start, *more, purpose=f"putting the start of job {id} off")
+
+    def _put_off_further(self, id: str, detail: Detail) -> None:
+        """Another task of its array may have brought its start forward meanwhile."""
+        if detail.not_before < time.time() + PUT_OFF / 2:
+            self._put_off(id)
+
+    def _bring_forward(self, id: str) -> None:
+        """Of several hosts that wait for tasks of an array the last one does it: it finds all other
+        marks over. A start that is later than we would have it is its user's own."""
+        over = f"{noted_as(BACK, id)}={OVER}"
+        self._alter(id, "-ac", over, purpose=f"noting that job {id} is back")
+        detail = self._jobs.detail(id)
+        if detail is None or any(
+            MARK.fullmatch(name) and value != OVER for name, value in detail.context.items()
+        ):
+            return
+        now = time.time()
+        if now < detail.not_before < now + 2 * PUT_OFF:
+            self._alter(id, "-a", AT_ONCE, purpose=f"having job {id} begin again")
+
+    def _alter(self, id: str, *words: str, purpose: str) -> None:
+        """All tasks of an array at once. A site that does not let us has its job back all the
+        same, if somewhat too early."""
+        try:
+            self._calls("qalter", *words, id.partition(".")[0], purpose=purpose)
+        except EncampError as error:
+            if NOT_ALLOWED not in error.detail:
+                raise
+            LOG.warning(
+                "Job %s may begin before its lost run is cleared away, and be lost: jsv_allowed_mod"
+                " of Grid Engine's configuration does not list 'a' and 'ac'. 'encamp batch install"
+                " gridengine' adds them.",
+                id,
+            )
 
     def _is_told(self, lost: Lost) -> bool:
         """Has the master acknowledged the end of the lost run?"""

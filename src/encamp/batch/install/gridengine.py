@@ -23,6 +23,16 @@ CALENDAR, CLOSED = "encamp", "year NONE\nweek mon-sun=off"
 JSV, RULES = "gridengine-jsv", "gridengine-rules"
 SHIPPED_JSV = "gridengine/jsv.bash"
 STARTER_METHOD, JSV_URL, OFFERS = "starter_method", "jsv_url", "complex_values"
+MODIFIABLE = "jsv_allowed_mod"
+"""What users may change of their jobs where jobs are verified:"""
+NEEDED = ("a", "ac", "h")
+"""what agents change, too, of those that go back into the queue;"""
+NOT_VERIFIED = (
+    *("a", "ac", "ar", "A", "binding", "c_interval", "c_occasion", "ckpt", "cwd", "dl", "e"),
+    *("hold_jid", "hold_jid_ad", "h", "i", "j", "js", "m", "masterq", "notify", "M", "N", "o"),
+    *("p", "pe_name", "pe_min", "q_soft", "R", "r", "S", "t", "w"),
+)
+"""and all that our verifier does not go by."""
 ANYTHING = "env=any"
 """What queues offer whose hosts make machines of every environment."""
 GLOBAL = "global"
@@ -92,7 +102,8 @@ def plan(
         script = jsv_text(rules, own)
         files += own_file(f"{wanted.prefix}/{JSV}", script, look, mode=0o755, watched=True)
         changes += [*_complexes(wanted, found), *_calendar(wanted, found)]
-        changes += [*_hosts(wanted, found), *verifier, *_queues(wanted, found)]
+        changes += [*_hosts(wanted, found), *_modifiable(wanted, found)]
+        changes += [*verifier, *_queues(wanted, found)]
     above: list[Change] = list(directories([file.path for file in files]))
     return Plan(
         system=wanted.system,
@@ -170,7 +181,9 @@ def _verifier(
     if present == url:
         changes = former.changes if former else ()
         before = [
-            each.before for each in changes if isinstance(each, Object) and each.name == GLOBAL
+            each.before
+            for each in changes
+            if isinstance(each, Object) and each.attribute == JSV_URL
         ]
         own = SITES_OWN.fullmatch(before[0]) if before else None
         return [], own[1] if own else ""
@@ -187,6 +200,18 @@ def _verifier(
         wanted, objects.CONFIGURATION, GLOBAL, JSV_URL, before=present or "none", after=url
     )
     return [change], own[1] if own else ""
+
+
+def _modifiable(wanted: GridEngineWanted, found: Cell) -> list[Object]:
+    """Without a verifier users may change everything of their jobs that wait."""
+    is_verified = found.configuration.get(JSV_URL, "").lower() not in ("", "none")
+    present = found.configuration.get(MODIFIABLE, "none")
+    listed = [] if present.lower() == "none" else re.split(r"[,\s]+", present)
+    missing = [name for name in (NEEDED if is_verified else NOT_VERIFIED) if name not in listed]
+    if not missing:
+        return []
+    after = ",".join([*listed, *missing])
+    return [_object(wanted, objects.CONFIGURATION, GLOBAL, MODIFIABLE, before=present, after=after)]
 
 
 def _queues(wanted: GridEngineWanted, found: Cell) -> list[Object]:

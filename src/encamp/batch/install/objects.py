@@ -155,7 +155,8 @@ def ask(surroundings: dict[str, str], *arguments: str) -> str:
             ["qconf", *arguments],
             purpose=purpose,
             code=Code.COMMAND_FAILED,
-            environment={**os.environ, **surroundings},
+            # One line each, however long: lists have more blanks in them otherwise.
+            environment={**os.environ, **surroundings, "SGE_SINGLE_LINE": "1"},
             silence=60,
         )
     except EncampError as error:

@@ -19,7 +19,7 @@ enum {
     ALLOWED_TRIES = 200, /* a millisecond each, until we have allowed it */
     LONGEST_MS = 24 * 3600 * 1000, /* an agent waits for a batch system that is away */
     DOOR_MS = PATIENCE_MS / 2, /* Slurm closes nodes on which it cannot end a job for a minute */
-    DOOR_LONG_MS = PATIENCE_MS * 10, /* Grid Engine waits, and without an agent jobs are held */
+    DOOR_LONG_MS = PATIENCE_MS * 10, /* Grid Engine waits, and what it would do is put off, or held */
     LOOK_MS = 2000, /* between two looks at whether somebody has ended the job meanwhile */
 };
 

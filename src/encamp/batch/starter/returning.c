@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "starter.h"
@@ -14,6 +15,7 @@
 enum {
     RESTARTS_MOST = 3,
     WAIT_MS = 60000,
+    PUT_OFF_S = 300, /* longer than Grid Engine takes to hear of an end */
 };
 
 /* One that was cancelled meanwhile is not to come back. */
@@ -72,21 +74,29 @@ bool job_was_ended(const struct job *job)
     return job->system == GRIDENGINE && gridengine_has_killed();
 }
 
-/* Held: if it began anew before Grid Engine has heard of this run's end, it could take that for the
-   end of the other one. */
+/* If it began anew before Grid Engine has heard of this run's end, it could take that for the end of
+   the other one. So its start is put off. It is held instead if it may not be, or if this is not its
+   first run: somebody has to look at it. */
 static void reschedule(void)
 {
-    const char *place = variable("SGE_BINARY_PATH");
-    char id[128], why[256];
-    const char *noting[] = {"qalter", "-ac", why, variable("JOB_ID"), NULL};
-    const char *holding[] = {"qalter", "-h", "u", id, NULL}, *words[] = {"qmod", "-rj", id, NULL};
+    const char *place = variable("SGE_BINARY_PATH"), *number = variable("JOB_ID");
+    char id[128], why[256], start[32];
+    const char *putting_off[] = {"qalter", "-a", start, number, NULL};
+    const char *holding[] = {"qalter", "-h", "u", id, NULL};
+    const char *noting[] = {"qalter", "-ac", why, number, NULL};
+    const char *words[] = {"qmod", "-rj", id, NULL};
+    time_t later = time(NULL) + PUT_OFF_S;
 
     gridengine_id(id, sizeof id);
+    setenv("TZ", "UTC0", true); /* of the time that its command is told */
+    strftime(start, sizeof start, "%Y%m%d%H%M.%S", gmtime(&later));
+    bool again = atoi(variable("RESTARTED")) == 0 && run(place, putting_off);
     const char *task = strchr(id, '.');
-    snprintf(why, sizeof why, "encamp%s%s=Encamp: its starter was killed and no agent came; qrls "
-             "lets it go", task == NULL ? "" : "_", task == NULL ? "" : task + 1);
+    snprintf(why, sizeof why, "encamp%s%s=Encamp: its starter was killed and no agent came%s",
+             task == NULL ? "" : "_", task == NULL ? "" : task + 1,
+             again ? "" : "; qrls lets it go");
     run(place, noting);
-    if (run(place, holding))
+    if (again || run(place, holding))
         run(place, words);
 }
 
