@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,7 +18,7 @@ from encamp.model.errors import Code
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-SHELL_SCRIPTS = [ROOT / "tools" / "setup", ROOT / ".ci" / "run"]
+SHELL_SCRIPTS = [*(ROOT / "tools").iterdir(), ROOT / ".ci" / "run"]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:src|href|srcset)=\"([^\"]+)\"")
 CODE_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
@@ -88,6 +90,26 @@ def test_no_file_names_a_package_host() -> None:
 def test_shell_scripts_are_sound(script: Path) -> None:
     result = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs anything as other accounts")
+def test_what_other_accounts_take_part_in_is_made_where_they_can_read_it(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    script = shutil.copy(ROOT / "tools" / "reachable", tmp_path / "tools")
+    (tmp_path / "Makefile").write_text("where:\n\t@pwd; cat tools/reachable; exit 3\n")
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([script, *words], capture_output=True, text=True, check=False)
+
+    tmp_path.chmod(0o700)
+    assert run().returncode == 1
+    done = run("where")
+    said, where, content = done.stdout.split("\n", 2)
+    assert said.startswith(f"Other accounts cannot read {tmp_path}: 'make where' goes on in a copy")
+    assert (done.returncode, content) == (2, Path(script).read_text())
+    assert where in said
+    assert not Path(where).exists()
 
 
 def test_changelog_has_a_section_for_this_version_or_for_what_comes_next() -> None:
