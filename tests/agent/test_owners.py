@@ -120,6 +120,26 @@ for change in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: (home.root / 
     assert refused == ["refused"] * 3
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_owner_who_cannot_read_encamp_is_told_so(open_place: Path) -> None:
+    closed = open_place / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "probe").touch()
+    script = f"""
+import pwd
+from pathlib import Path
+from encamp import own_files
+from encamp.agent import owners
+from encamp.home import Home
+home = Home(Path({str(open_place / "home")!r})).prepare()
+own_files.PROBE = Path({str(closed / "probe")!r})
+owners.become(pwd.getpwuid({NOBODY}), home)
+"""
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+    assert "where nobody cannot read it. Install it where" in done.stderr
+
+
 IMAGE = "1" * 64
 
 

@@ -17,6 +17,7 @@ from encamp.describe import places
 from encamp.home import Home, user_name
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
+from encamp.own_files import check_readable
 
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -133,6 +134,7 @@ def become(
         with suppress(PermissionError):
             os.setuid(0)
             os._exit(1)  # Whoever can come back has not become anybody else.
+        check_readable(entry.pw_name)
         kept = {name: value for name, value in os.environ.items() if name in PASSED}
         os.environ.clear()
         os.environ.update(kept)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pwd
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from encamp.model.errors import EncampError
+from encamp.own_files import check_readable_by
 
 if TYPE_CHECKING:
     from encamp.agent.commands.supervising import Commands
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from encamp.model.batch import BatchSettings
 
     Change = Callable[[BatchSystem, BatchSettings], None]
+
+ANYBODY = "nobody"
+"""An account like everybody's."""
 
 LOG = logging.getLogger(__name__)
 
@@ -90,6 +95,7 @@ class Serving:
                 LOG.info("The bait of %s has read its settings.", settings.system)
             else:
                 await self._close()
+                await asyncio.to_thread(_warn_of_own_files)
                 self._change = await self._held.enter_async_context(
                     _open(self._home, self._commands, self._name, system, settings)
                 )
@@ -99,6 +105,16 @@ class Serving:
         """What runs goes on, and is written down as before."""
         self.settings = self._change = self._system = None
         await self._held.aclose()
+
+
+def _warn_of_own_files() -> None:
+    """There may be accounts that can read more than this one."""
+    try:
+        check_readable_by(pwd.getpwnam(ANYBODY))
+    except KeyError:
+        return
+    except EncampError as error:
+        LOG.warning("Jobs may fail on this host: %s %s", error.sentence, error.hint)
 
 
 def _is_same(before: BatchSettings | None, after: BatchSettings) -> bool:
