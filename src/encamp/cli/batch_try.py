@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -72,17 +76,32 @@ def try_it(
         home = default_home().prepare()
         for recipe in (MINI, DEBIAN12):
             ImageStore(home).ensure(recipe, bar)
-        with tempfile.TemporaryDirectory(prefix="encamp-try-") as name:
+        # The site removes it as well, even if this process is killed.
+        place = tempfile.TemporaryDirectory(prefix="encamp-try-", ignore_cleanup_errors=True)
+        with ending_by_signals(), place as name:
             Path(name).chmod(0o755)
-            site = kind(
-                Path(name) / "site", images=home, environments=ENVIRONMENTS, tell=bar.update
-            )
+            site = kind(Path(name), images=home, environments=ENVIRONMENTS, tell=bar.update)
             with site:
                 _run(site, jobs, bar)
                 if shell:
                     bar.finish()
                     print(SHELL.format(example=EXAMPLES[system]), file=sys.stderr, flush=True)
                     site.shell()
+
+
+@contextmanager
+def ending_by_signals() -> Iterator[None]:
+    """What is open is closed first."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _kind(system: str) -> type[Trial]:
@@ -106,10 +125,10 @@ def _run(site: Trial, count: int, bar: Progress) -> None:
     for number in range(count):
         environment = wanted[number % len(wanted)]
         jobs[site.submit(environment, ["/bin/sh", "-c", WHERE])] = environment
-    left = set(jobs)
-    while left := left & site.waiting():
-        bar.update(f"{len(left)} of {count} jobs to go", 1 - len(left) / count)
-        time.sleep(0.2)
+    site.wait(
+        jobs,
+        on_left=lambda left: bar.update(f"{left} of {count} jobs to go", 1 - left / count),
+    )
     _show(site, jobs, time.monotonic() - began)
 
 

@@ -49,6 +49,7 @@ class GridEngineTrial(Trial):
         line = [*self.cell.master.entering(self.work), *becoming(user), *words]
         return line, {**variables_of(user), "HOME": str(self.work)}
 
-    def waiting(self) -> set[str]:
+    def waiting(self) -> dict[str, bool]:
         lines = self.cell.run(["qstat", "-u", "*"]).stdout.splitlines()[2:]
-        return {line.split()[0] for line in lines}
+        jobs = [line.split() for line in lines]
+        return {words[0]: not {"h", "E"}.isdisjoint(words[4]) for words in jobs}

@@ -17,21 +17,24 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import msgspec
 
+from encamp.batch.trial import remover
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
+from encamp.own_files import check_readable_by
 
 ENCAMP = Path(sys.executable).with_name("encamp")
 PATIENCE = 120.0
 """Seconds after which what does not come up will not do so any more."""
 LOOK, LONGEST_LOOK = 0.05, 0.4
+IGNORED: Callable[[object], None] = lambda _: None  # noqa: E731
 
 SETTINGS = """\
 system: {system}
@@ -67,7 +70,7 @@ class Trial(ABC):
         nodes: int = 2,
         slots: int = 2,
         arrival: str = "",
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Callable[[str], None] = IGNORED,
     ) -> None:
         """`images`: a home whose images serve its hosts. `environments`: their description beyond
         those that are shipped. `arrival`: a script that each host runs when a job has come to it,
@@ -78,6 +81,7 @@ class Trial(ABC):
         self.tell = tell
         self._arrival = arrival
         self.user = submitter()
+        check_readable_by(self.user)
         self._images = images
         self._environments = environments
         self._held = ExitStack()
@@ -105,8 +109,9 @@ class Trial(ABC):
         """A new job's id. Its output goes to `output(id)`. `node`: it is for that one alone."""
 
     @abstractmethod
-    def waiting(self) -> set[str]:
-        """Ids of the jobs that have not ended."""
+    def waiting(self) -> dict[str, bool]:
+        """The jobs that have not ended, by their ids; and whether they are held, and will not end
+        by themselves."""
 
     @abstractmethod
     def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -155,10 +160,21 @@ class Trial(ABC):
         variables["TERM"] = os.environ.get("TERM", "dumb")
         return subprocess.run(words, env=variables, check=False).returncode
 
-    def wait(self, jobs: Iterable[str], seconds: float = 600.0) -> None:
-        """Until these have ended."""
+    def wait(
+        self, jobs: Iterable[str], seconds: float = 600.0, on_left: Callable[[int], None] = IGNORED
+    ) -> None:
+        """Until these have ended. `on_left` is told how many have not."""
         left, until, pause = set(jobs), time.monotonic() + seconds, LOOK
-        while left := left & self.waiting():
+        while left := left & (waiting := self.waiting()).keys():
+            on_left(len(left))
+            if held := sorted(id for id in left if waiting[id]):
+                raise EncampError(
+                    Code.COMMAND_FAILED,
+                    f"{self.system} holds {len(held)} of the jobs, which could not be run:"
+                    f" {', '.join(held)}.",
+                    "The agents have logged why.",
+                    detail=self.said(),
+                )
             if time.monotonic() > until:
                 raise EncampError(
                     Code.TIMEOUT,
@@ -198,7 +214,7 @@ class Trial(ABC):
 
     def _lay_out(self, held: ExitStack) -> None:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        held.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        held.enter_context(removed(self.directory))
         for path in (self.work, self.settings, self.directory / "homes", self.directory / "log"):
             path.mkdir(mode=0o755)
         os.chown(self.work, self.user.pw_uid, self.user.pw_gid)
@@ -230,6 +246,14 @@ class Trial(ABC):
         """Does its agent answer?"""
         said = self.encamp(host, "batch", "status", "--json", check=False)
         return said.returncode == 0 and bool(msgspec.json.decode(said.stdout)["door"])
+
+
+@contextmanager
+def removed(directory: Path) -> Iterator[None]:
+    """It is gone afterwards, even if this process is killed."""
+    words = [sys.executable, "-I", "-S", remover.__file__, str(directory)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0):
+        yield
 
 
 def submitter() -> pwd.struct_passwd:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,6 +12,8 @@ from encamp.batch.slurm.site import SlurmSite
 from encamp.batch.trial.site import Node, Trial
 
 ENVIRONMENT = "env:"
+HELD = re.compile(r"held", re.IGNORECASE)
+"""What Slurm says of such a job: `JobHeldUser`, `launch failed requeued held` and so on."""
 
 
 class SlurmTrial(Trial):
@@ -59,5 +62,6 @@ class SlurmTrial(Trial):
     def _own_variables(self) -> dict[str, str]:
         return {"HOME": str(self.work), "USER": self.user.pw_name}
 
-    def waiting(self) -> set[str]:
-        return set(self.slurm.run(["squeue", "--noheader", "--format=%i"]).stdout.split())
+    def waiting(self) -> dict[str, bool]:
+        lines = self.slurm.run(["squeue", "--noheader", "--format=%i %r"]).stdout.splitlines()
+        return {line.split()[0]: bool(HELD.search(line)) for line in lines}

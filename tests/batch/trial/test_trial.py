@@ -1,0 +1,133 @@
+"""A private site runs jobs of an ordinary user, says which cannot be run, and leaves nothing, not
+even if whoever has opened it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from encamp.batch.trial.gridengine import GridEngineTrial
+from encamp.batch.trial.site import Trial
+from encamp.batch.trial.slurm import SlurmTrial
+from encamp.home import Home
+from encamp.model.errors import Code, EncampError
+from tests.conftest import ENCAMP
+from tests.site.siting import root_only
+
+pytestmark = [pytest.mark.site, pytest.mark.timeout(300), root_only]
+
+PATIENCE = 90.0
+KINDS = [SlurmTrial, GridEngineTrial]
+
+OPENED = """
+import sys, time
+from pathlib import Path
+from {module} import {kind}
+from encamp.home import Home
+
+with {kind}(Path(sys.argv[1]), images=Home(Path(sys.argv[2])), nodes=1) as site:
+    job = site.submit("mini", ["sleep", "600"])
+    while not list(site.home(site.hosts[0]).owners.glob("*/machines/*")):
+        time.sleep(0.1)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="encamp-trial-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name) / "site"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_jobs_run_and_those_that_cannot_are_told(
+    kind: type[Trial], place: Path, site_home: Home
+) -> None:
+    with kind(place, images=site_home, nodes=1) as site:
+        machine, host = (site.submit(name, ["uname", "-n"]) for name in ("mini", None))
+        left: list[int] = []
+        site.wait([machine, host], on_left=left.append)
+        assert site.output(machine).read_text().startswith("mini-")
+        assert site.output(host).read_text() == f"{site.hosts[0].name}\n"
+        assert left
+        held = site.submit("nosuch", ["true"])
+        with pytest.raises(EncampError, match=rf"holds 1 of the jobs.*: {held}\.") as raised:
+            site.wait([held])
+        assert "There is no environment 'nosuch'" in raised.value.detail
+    assert not place.exists()
+
+
+def processes_in(place: Path) -> list[str]:
+    """Command lines of those that work there, or see it as a file system of their own."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        with suppress(OSError):
+            if directory.name.isdecimal() and (
+                os.fsencode(place) in (directory / "cmdline").read_bytes()
+                or (directory / "cwd").readlink().is_relative_to(place)
+            ):
+                found.append((directory / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_of_a_site_whose_opener_is_killed(
+    kind: type[Trial], place: Path, site_home: Home
+) -> None:
+    script = OPENED.format(module=kind.__module__, kind=kind.__name__)
+    words = [sys.executable, "-c", script, str(place), str(site_home.root)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as opener:
+        assert opener.stdout is not None
+        assert opener.stdout.readline() == "ready\n"
+        assert len(processes_in(place)) > 3
+        opener.send_signal(signal.SIGKILL)
+    wait_for(lambda: not place.exists())
+    wait_for(lambda: not processes_in(place))
+
+
+def test_site_is_taken_down_by_a_signal(place: Path, site_home: Home) -> None:
+    place.mkdir()
+    variables = os.environ | {"ENCAMP_HOME": str(site_home.root), "TMPDIR": str(place)}
+    words = [str(ENCAMP), "batch", "try", "slurm", "--jobs", "1", "--shell"]
+    with subprocess.Popen(
+        words, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as trying:
+        assert trying.stderr is not None
+        said = next((line for line in trying.stderr if "The site stays" in line), "")
+        assert said
+        trying.terminate()
+        assert trying.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert list(place.iterdir()) == []
+    wait_for(lambda: not processes_in(place))
+
+
+def test_place_that_others_cannot_read_is_told_before_anything_is_begun(
+    place: Path, site_home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = place.with_name("closed")
+    closed.mkdir(mode=0o700)
+    (closed / "probe").touch()
+    monkeypatch.setattr("encamp.own_files.PROBE", closed / "probe")
+    with pytest.raises(EncampError, match="where nobody cannot read it") as raised:
+        SlurmTrial(place, images=site_home)
+    assert raised.value.code is Code.CONFIGURATION
+    closed.chmod(0o711)
+    SlurmTrial(place, images=site_home)
