@@ -122,7 +122,7 @@ static bool let_in(void)
     struct call *call = calls;
     bool came = false;
 
-    for (int count = 0; knocked && count < CALL_LIMIT; count++) {
+    for (size_t count = 0; knocked && count < CALL_LIMIT; count++) {
         while (call < calls + CALL_LIMIT && call->used)
             call++;
         if (call == calls + CALL_LIMIT)
