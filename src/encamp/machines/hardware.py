@@ -26,10 +26,10 @@ TRANSLATION_BUFFER = {"tcg": 32, "whole": 128}
 """MiB of translated code QEMU keeps per machine under software emulation. What a whole disk starts
 would be translated again and again with less."""
 
-EMULATED = "max,erms=off"
+EMULATED = "max,erms=off,fsrm=off"
 """The processor under software emulation. It copies strings one word at a time, whatever a word is:
 kernels and libraries that are told it is as quick with bytes would use those, and be eight times as
-slow."""
+slow. Told only of one of the two ways, as QEMU 9 and later would, kernels do not come up."""
 
 DEVICES = {
     "balloon": ("-device", "virtio-balloon-pci"),
