@@ -58,6 +58,13 @@ def entry(**changes: str) -> Entry:
 
 
 @pytest.mark.parametrize(
+    ("said", "status"), [("0", 0), ("9", 9), ("768", 768), ("0:0", 0), ("0:9", 9), ("3:0", 768)]
+)
+def test_all_releases_tell_how_a_job_ended(said: str, status: int) -> None:
+    assert entry(status=said).status == status
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         ("n1", ("n1",)),

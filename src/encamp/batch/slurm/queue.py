@@ -138,7 +138,7 @@ def entry(values: Iterable[str]) -> Entry:
             uid=int(raw["uid"]),
             gid=int(raw["gid"]),
             state=raw["state"],
-            status=int(raw["status"]),
+            status=status(raw["status"]),
             reason="" if raw["reason"] == "None" else raw["reason"],
             queue=raw["queue"],
             account=text(raw["account"]),
@@ -159,6 +159,12 @@ def entry(values: Iterable[str]) -> Entry:
         )
     except ValueError as error:
         raise unreadable(str(raw)) from error
+
+
+def status(value: str) -> int:
+    """Of `9`, or of `0:9`, as later releases say it: an exit code and a signal."""
+    code, colon, number = value.rpartition(":")
+    return 256 * int(code) + int(number) if colon else int(number)
 
 
 def text(value: str) -> str:
