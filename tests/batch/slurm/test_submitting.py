@@ -179,6 +179,10 @@ def test_jobs_for_worker_nodes_are_left_to_slurm(cluster: Cluster, user: User) -
     assert cluster.field(commented, "admin_comment") == "env=intel"
     refused = ("sbatch", "--comment=env:intel", "-C", "intel|amd", "job")
     assert "only by '&'" in cluster.refused(*refused, user=user)
+    left_alone = cluster.submit("--comment=env:none", "-C", "intel", "job")
+    assert cluster.field(left_alone, "Feature") == "intel"
+    two = ("sbatch", "--comment=env:mini", "-C", "intel", "job")
+    assert "two environments, 'intel' and 'mini'" in cluster.refused(*two, user=user)
 
 
 def test_a_variable_can_name_it(cluster: Cluster, user: User) -> None:

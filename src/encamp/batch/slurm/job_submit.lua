@@ -169,11 +169,12 @@ local function one_of(names)
    return chosen
 end
 
-local function asks_for_nodes(features, rules)
-   for word in string.gmatch(features or "", "[%w%._-]+") do
-      if has_nodes(word, rules) then return true end
+-- An environment of worker nodes that the constraint names.
+local function nodes_asked_for(features, rules)
+   for word in string.gmatch(given(features) and features or "", "[%w%._-]+") do
+      if has_nodes(word, rules) then return word end
    end
-   return false
+   return nil
 end
 
 -- The constraint of a job for worker nodes of an environment, whatever else it asks of them.
@@ -199,14 +200,16 @@ local function submit(job, partitions, uid)
    local rules = dofile(RULES)
    local by_features, constraint = in_features(job.features, rules)
    local by_script, script = in_script(job.script, rules)
+   local by_nodes = nodes_asked_for(job.features, rules)
    local names = {}
    for _, name in pairs({ in_comment(job.comment) or false, by_features or false,
       by_script or false, in_variables(job) or false, in_options(job) or false }) do
       if name then names[#names + 1] = name end
    end
    local named = one_of(names)
+   if named and by_nodes and named ~= LEFT_ALONE then one_of({ by_nodes, named }) end
    local name = named
-   if not named and not asks_for_nodes(job.features, rules) then
+   if not named and not by_nodes then
       name = by_rules(job, partitions, uid, rules)
    end
    if name == LEFT_ALONE then name = nil end
