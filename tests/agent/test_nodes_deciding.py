@@ -27,6 +27,18 @@ def test_node_with_a_job_stays_and_is_not_idle() -> None:
     assert decision.node.quiet is None
 
 
+def test_node_that_would_get_no_job_is_not_open() -> None:
+    for seen, is_open in (
+        (IDLE, True),
+        (None, True),
+        (Seen(up=False, jobs=0), False),
+        (Seen(up=True, jobs=0, closed=True), False),
+        (Seen(up=True, jobs=1, closed=True), False),
+    ):
+        decision = decide(node(open=not is_open), seen, alive=True, joining=False, now=NOW)
+        assert (decision.step, decision.node.open) == (Step.STAY, is_open)
+
+
 def test_node_leaves_after_its_idle_time_and_is_closed_first() -> None:
     assert step(node(), IDLE) is Step.STAY
     assert step(node(quiet=NOW - 59), IDLE) is Step.STAY

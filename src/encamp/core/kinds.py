@@ -56,7 +56,9 @@ MACHINE = Kind(
             "how it stands to a batch system whose worker node it is; empty if it is none",
             words=tuple(state.value for state in NodeState),
         ),
-        "node_idle": Fact(Type.BOOL, "whether it is a worker node that has no job now"),
+        "node_idle": Fact(
+            Type.BOOL, "whether it is a worker node that has no job now, and would get one"
+        ),
     },
     key="id",
 )
@@ -181,7 +183,7 @@ def machine_facts(host: str, machine: Machine) -> dict[str, Known]:
         "memory": machine.size.memory,
         "idle": machine.idle,
         "node": machine.node.state.value if machine.node else "",
-        "node_idle": machine.node is not None and machine.node.quiet is not None,
+        "node_idle": bool(machine.node and machine.node.open and machine.node.quiet is not None),
     }
 
 

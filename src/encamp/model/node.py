@@ -44,8 +44,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of its lease."""
     quiet: float | None = None
     """Since when it has had no job."""
+    open: bool = True
+    """Would the batch system send it one? It does not if it has lost sight of the node, or if an
+    administrator has closed it."""
     reason: str = ""
     """Why it leaves."""
 
     def moved(self, state: NodeState, now: float, reason: str = "") -> Node:
-        return msgspec.structs.replace(self, state=state, since=now, quiet=None, reason=reason)
+        return msgspec.structs.replace(
+            self, state=state, since=now, quiet=None, open=True, reason=reason
+        )

@@ -92,7 +92,7 @@ class Site:
         ]
 
 
-def machine(name: str, state: NodeState, *, idle: bool = False) -> Machine:
+def machine(name: str, state: NodeState, *, idle: bool = False, is_open: bool = True) -> Machine:
     created = 900.0 + ord(name)
     quiet = created if idle else None
     return Machine(
@@ -107,7 +107,7 @@ def machine(name: str, state: NodeState, *, idle: bool = False) -> Machine:
         reason="it runs",
         created=created,
         changed=created,
-        node=Node(system="slurm", name=name, state=state, since=created, quiet=quiet),
+        node=Node(system="slurm", name=name, state=state, since=created, quiet=quiet, open=is_open),
     )
 
 
@@ -164,6 +164,16 @@ def test_one_node_comes_at_a_time_and_none_while_one_is_free() -> None:
     site.joins("host2", ROOMY, machine("a", NodeState.MEMBER))
     site.passes(15)
     assert site.told() == [("host2", "node.start", "slurm-node")]
+
+
+def test_a_node_that_somebody_has_closed_is_not_free() -> None:
+    closed = machine("a", NodeState.MEMBER, idle=True, is_open=False)
+    for trigger in ("node_for_waiting", "nodes_ready"):
+        site = Site(trigger)
+        site.joins("host2", ROOMY, closed, machine("b", NodeState.MEMBER))
+        site.waits("slurm-node")
+        site.passes(15)
+        assert site.told() == [("host2", "node.start", "slurm-node")]
 
 
 def test_nodes_are_kept_ready_where_that_is_wanted() -> None:

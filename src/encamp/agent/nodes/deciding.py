@@ -50,6 +50,7 @@ def decide(node: Node, seen: Seen | None, *, alive: bool, joining: bool, now: fl
         return Decision(Step.STAY if seen.closed else Step.CLOSE, node)
     if node.until is not None and now >= node.until:
         return _leave(node, seen, node.reason or "its lease has ended", now)
+    node = msgspec.structs.replace(node, open=seen is None or (seen.up and not seen.closed))
     if seen is not None and seen.jobs:
         return Decision(Step.STAY, msgspec.structs.replace(node, quiet=None))
     since = node.quiet if node.quiet is not None else now
