@@ -186,15 +186,28 @@ def test_nothing_is_left_of_a_machine_that_cannot_join(
 def test_jobs_are_taken_before_there_is_a_node_for_them(
     slurm_host: Host, slurm: SlurmSite, site_directory: Path
 ) -> None:
-    with (site_directory / "environments.yaml").open("a") as file:
-        file.write("new-slurm: {extends: tiny-slurm}\n")
+    description = site_directory / "environments.yaml"
+    before = description.read_text()
+
+    def described(memory: str) -> None:
+        text = f"{before}new-slurm: {{extends: tiny-slurm, memory: {memory}}}\n"
+        description.write_text(text)
+
+    described("256M")
     refused = slurm.run(["sbatch", "-C", "new-slurm", "--wrap", "true"], check=False)
     assert "Invalid feature" in refused.stderr
-    for _ in range(2):
+    # What is offered again may have changed; and a kernel keeps some of a machine's memory.
+    for memory, offered in (("256M", 197), ("192M", 136)):
+        described(memory)
         slurm_host.encamp("batch", "offer", "new-slurm")
+        shown = slurm.run(["scontrol", "--future", "show", "nodes"]).stdout
+        assert f" RealMemory={offered} " in shown
     job = submit(slurm, "hostname >/tmp/said", "-C", "new-slurm")
     assert state(slurm, job) == "PENDING"
     name = slurm_host.encamp("batch", "start", "new-slurm").strip()
+    has = re.search(r" RealMemory=(\d+) ", slurm.run(["scontrol", "show", "node", name]).stdout)
+    assert has is not None
+    assert int(has[1]) >= offered
     wait_until(lambda: state(slurm, job) == "COMPLETED", "the job")
     assert slurm_host.encamp("exec", name, "--", "cat", "/tmp/said") == f"{name}\n"
     slurm_host.encamp("batch", "leave", name, "--wait")

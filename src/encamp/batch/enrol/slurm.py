@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,7 +26,6 @@ from encamp.model.size import MIB
 
 KEY = "/etc/munge/munge.key"
 UNKNOWN = re.compile(r"(?i)invalid node name|node .* not found")
-THERE = re.compile(r"(?i)already exists|duplicate|Node name already")
 BUSY = re.compile(r"(?i)busy|in use")
 DOWN = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_UP"})
 AT_WORK = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,SIGNALING,STAGE_OUT"
@@ -69,22 +69,18 @@ class SlurmWorkers(Workers):
 
     def offer(self, environment: Environment) -> None:
         """Slurm refuses jobs that ask for a feature which no node has. One that is never there
-        (State=FUTURE) is enough; no job is ever sent to it."""
-        size = environment.size
-        words = [f"CPUs={size.cpus}", f"RealMemory={size.memory // MIB}", "State=FUTURE"]
+        (State=FUTURE) is enough; no job is ever sent to it. What was offered before may have been
+        another size."""
+        size, name = environment.size, f"encamp-offers-{environment.name}"
+        words = [f"nodename={name}", f"CPUs={size.cpus}", f"RealMemory={usable(size.memory)}"]
         enrolment = environment.enrol
         more = enrolment.features if enrolment is not None else ()
         features = ",".join(dict.fromkeys((environment.name, *more)))
-        try:
-            self._call(
-                *("scontrol", "create", f"nodename=encamp-offers-{environment.name}"),
-                *(*words, f"Feature={features}"),
-                purpose=f"offering environment {environment.name}",
-            )
-        except EncampError as error:
-            if THERE.search(error.detail):
-                return
-            raise
+        words += ["State=FUTURE", f"Feature={features}"]
+        purpose = f"offering environment {environment.name}"
+        with suppress(EncampError):  # There may be none.
+            self._call("scontrol", "delete", f"nodename={name}", purpose=purpose)
+        self._call("scontrol", "create", *words, purpose=purpose)
 
     def look(self, nodes: Collection[str]) -> dict[str, Seen]:
         return {
@@ -174,6 +170,12 @@ class SlurmWorkers(Workers):
                 "Name one among its features: NodeName=... State=CLOUD Feature=ENVIRONMENT.",
             )
         return found[0]
+
+
+def usable(memory: int) -> int:
+    """MiB that a node is sure to tell Slurm of: its kernel keeps the rest to itself. A job that
+    asked for more would have one node after the other come for nothing."""
+    return max(1, memory * 96 // 100 // MIB - 48)
 
 
 def _parts(state: str) -> set[str]:
