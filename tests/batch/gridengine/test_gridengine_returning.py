@@ -190,7 +190,7 @@ def test_job_is_put_off_further_before_it_begins_by_itself(place: Place) -> None
         assert returning.PUT_OFF - 60 < put_off(line) <= returning.PUT_OFF
 
 
-@pytest.mark.parametrize("start", [-5.0, 3 * returning.PUT_OFF])
+@pytest.mark.parametrize("start", [-5.0, returning.PUT_OFF + 2 * returning.SKEW])
 def test_start_that_is_over_or_its_users_own_is_not_brought_forward(
     place: Place, start: float
 ) -> None:

@@ -265,6 +265,18 @@ def test_where_jobs_were_verified_before_only_what_agents_need_is_allowed(
         assert modifiable(gridengine_plan(found)) == after
 
 
+def test_list_that_an_administrator_has_changed_since_is_left_and_told() -> None:
+    first = gridengine_plan(cell())
+    assert len(first.warnings) == 1
+    former = Installed(system="gridengine", version="1", when=0.0, changes=first.changes)
+    for present, told in (("h,o", "add a, ac to jsv_allowed_mod"), ("h,a,ac", "")):
+        found = cell(configuration={"jsv_url": URL, "jsv_allowed_mod": present})
+        again = gridengine_plan(found, former)
+        assert modifiable(again) == ""
+        assert told in "".join(again.warnings)
+        assert ("jsv_allowed_mod" in "".join(again.warnings)) == bool(told)
+
+
 def test_only_chosen_queues_are_changed() -> None:
     plan = gridengine_plan(cell(), queues=("short.q",))
     assert {name for sort, name, _ in objects(plan) if sort == "queue"} == {"short.q"}

@@ -30,6 +30,8 @@ from encamp.model.errors import Code, EncampError
 PUT_OFF = 900.0
 """Seconds by which the start is put off, again and again as long as it has to be: so long does a
 job wait in vain if its host, or the agent there, is lost for good in that very moment."""
+SKEW = 60.0
+"""Seconds by which the clocks of hosts may differ that put off the start of one array."""
 AT_ONCE = "200001010000"
 """A time to start that is over."""
 BACK, OVER = "encamp_back", "over"
@@ -146,7 +148,7 @@ class Returning:
         ):
             return
         now = time.time()
-        if now < detail.not_before < now + 2 * PUT_OFF:
+        if now < detail.not_before < now + PUT_OFF + SKEW:
             self._alter(id, "-a", AT_ONCE, purpose=f"having job {id} begin again")
 
     def _alter(self, id: str, *words: str, purpose: str) -> None:

@@ -102,14 +102,14 @@ def plan(
         script = jsv_text(rules, own)
         files += own_file(f"{wanted.prefix}/{JSV}", script, look, mode=0o755, watched=True)
         changes += [*_complexes(wanted, found), *_calendar(wanted, found)]
-        changes += [*_hosts(wanted, found), *_modifiable(wanted, found)]
+        changes += [*_hosts(wanted, found), *_modifiable(wanted, found, former)]
         changes += [*verifier, *_queues(wanted, found)]
     above: list[Change] = list(directories([file.path for file in files]))
     return Plan(
         system=wanted.system,
         changes=(*above, *files, *changes),
         left=tuple(_left(found)),
-        warnings=tuple(_warnings(wanted, found, changes)),
+        warnings=(*_warnings(wanted, found, changes), *_not_modifiable(found, changes)),
     )
 
 
@@ -202,16 +202,37 @@ def _verifier(
     return [change], own[1] if own else ""
 
 
-def _modifiable(wanted: GridEngineWanted, found: Cell) -> list[Object]:
-    """Without a verifier users may change everything of their jobs that wait."""
+def _modifiable(wanted: GridEngineWanted, found: Cell, former: Installed | None) -> list[Object]:
+    """Without a verifier users may change everything of their jobs that wait. What an administrator
+    has made of our list since is left."""
     is_verified = found.configuration.get(JSV_URL, "").lower() not in ("", "none")
     present = found.configuration.get(MODIFIABLE, "none")
-    listed = [] if present.lower() == "none" else re.split(r"[,\s]+", present)
+    listed = _listed(found)
     missing = [name for name in (NEEDED if is_verified else NOT_VERIFIED) if name not in listed]
-    if not missing:
+    was_ours = any(
+        isinstance(each, Object) and each.attribute == MODIFIABLE
+        for each in (former.changes if former else ())
+    )
+    if not missing or was_ours:
         return []
     after = ",".join([*listed, *missing])
     return [_object(wanted, objects.CONFIGURATION, GLOBAL, MODIFIABLE, before=present, after=after)]
+
+
+def _listed(found: Cell) -> list[str]:
+    present = found.configuration.get(MODIFIABLE, "none")
+    return [] if present.lower() == "none" else re.split(r"[,\s]+", present)
+
+
+def _not_modifiable(found: Cell | None, changes: Sequence[Change]) -> list[str]:
+    missing = [name for name in NEEDED if found is not None and name not in _listed(found)]
+    if not missing or any(
+        isinstance(one, Object) and one.attribute == MODIFIABLE for one in changes
+    ):
+        return []
+    names = ", ".join(missing)
+    sentence = f"Agents cannot put the start of a lost job off, or hold it: add {names} to"
+    return [f"{sentence} {MODIFIABLE} with 'qconf -mconf'."]
 
 
 def _queues(wanted: GridEngineWanted, found: Cell) -> list[Object]:
