@@ -11,6 +11,8 @@ TESTS_AT_ONCE ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
 
 # The command line is started thousands of times: Python compiles it once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
+# Few have this, and what is tested should be what everybody sees.
+unexport PYTHONUNBUFFERED
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CURDIR)/.cache/hypothesis
 # What root has built for everybody on this host is not the tests' business.
 test: export ENCAMP_SYSTEM_HOME := $(CURDIR)/.cache/no-system-home

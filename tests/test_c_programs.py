@@ -15,7 +15,7 @@ MAKEFILES = sorted(ROOT.glob("src/encamp/*/*/Makefile"))
 
 @pytest.mark.parametrize("makefile", MAKEFILES, ids=lambda path: path.parent.name)
 def test_program_is_compiled_without_a_warning(makefile: Path, tmp_path: Path) -> None:
-    words = ["make", "-C", makefile.parent, f"OUT={tmp_path / 'program'}"]
+    words = ["make", "-C", str(makefile.parent), f"OUT={tmp_path / 'program'}"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert (tmp_path / "program").is_file()
     assert done.stderr == ""

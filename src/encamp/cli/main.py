@@ -106,13 +106,13 @@ def main() -> None:
 def _have_streams() -> None:
     """Whoever starts a command without one of the three streams gets nothing by it: no file or
     socket that is opened later may be taken for it. Letters that the other side cannot read are
-    spelled out."""
+    spelled out. What is said at both outputs comes in the order in which it was said."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # The lowest number that is free: this one.
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
 
 
 def run_command(arguments: list[str]) -> int:
