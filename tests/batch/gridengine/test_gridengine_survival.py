@@ -193,6 +193,12 @@ def kill_starter(camp: Camp, id: str) -> None:
     starter_of(camp, id).kill()
 
 
+def kill_script(shepherd: int) -> None:
+    """The starter of a job that has others, too."""
+    [starter] = psutil.Process(shepherd).children()
+    starter.kill()
+
+
 def kill_guard(camp: Camp, id: str) -> None:
     [guard] = [each for each in starter_of(camp, id).children() if each.name() == "encamp-guard"]
     guard.kill()
@@ -423,6 +429,40 @@ def test_array_of_which_several_tasks_are_lost_waits_for_all_their_hosts(
     camp.wait_for("three more", lambda: file.read_text() == "run 0\n" * 3 + "run 1\n" * 3)
     for task in tasks:
         assert outcomes_of(camp, task) == [Outcome.DONE, Outcome.GIVEN_BACK]
+
+
+@pytest.mark.parametrize(
+    ("slots", "what"), [(("smp", "2"), "starter"), (("mpi", "3"), "machine")], ids=["one", "two"]
+)
+def test_parallel_job_with_a_task_on_its_way_runs_again(
+    camp: Camp, alice: Person, slots: tuple[str, str], what: str
+) -> None:
+    """Grid Engine ends such a job for good if a task of it is killed before it has the job back."""
+    file = file_of(alice, f"parallel-{slots[0]}-{what}")
+    task = alice.directory / "task"
+    task.write_text("#!/bin/sh\necho task >>$1\nsleep 600\n")
+    task.chmod(0o755)
+    script = (
+        f"{COUNTS.format(file=file)}[ $RESTARTED = 0 ] || exit 5\n"
+        f"qrsh -inherit $(tail -n 1 $PE_HOSTFILE | cut -d ' ' -f 1) {task} {file}\nsleep 600\n"
+    )
+    id = camp.submit(alice, *MINI, "-pe", *slots, script=script)
+    camp.wait_for("its task", lambda: file.read_text() == "run 0\ntask\n")
+    [shepherd] = [
+        one for one in shepherds() if one.id == id and one.host in camp.names and not one.part
+    ]
+    if what == "starter":
+        kill_script(shepherd.pid)
+    else:
+        there = camp.root / f"{shepherd.host}-home"
+        [machine] = [
+            pid
+            for pid in camp.machines()
+            if Path(f"/proc/{pid}/cwd").readlink().is_relative_to(there)
+        ]
+        os.kill(machine, signal.SIGKILL)
+    camp.wait_for("its second run", lambda: file.read_text() == "run 0\ntask\nrun 1\n")
+    camp.wait_for("its account", lambda: "5" in [one["exit_status"] for one in camp.accounts(id)])
 
 
 def test_run_before_is_not_taken_for_the_one_whose_starter_was_killed(

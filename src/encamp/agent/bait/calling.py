@@ -30,6 +30,7 @@ from encamp.guest.call import Call
 from encamp.guest.channel import Channel, Exec, Exit, Kind
 from encamp.guest.frames import STDERR, STDOUT
 from encamp.model.batch import Offered, Reads
+from encamp.model.errors import EncampError
 
 DIRECTORY = "/run/encamp/bin"
 """Where a machine has them. It comes last in the job's PATH: what an image brings itself counts."""
@@ -72,6 +73,8 @@ class Calling:
         self._last = 0
         self._checked: dict[str, str] = {}
         self._slots = asyncio.Semaphore(MOST)
+        self._left = False
+        """To the starter."""
         line.on_call_ended = self._ended
 
     def with_commands(self, wanted: Exec) -> Exec:
@@ -89,9 +92,13 @@ class Calling:
 
     @asynccontextmanager
     async def ended(self) -> AsyncIterator[None]:
-        """No call outlasts this."""
+        """No call outlasts this. If the machine dies, their commands do: what becomes of the job
+        is decided first, which they may be a part of. They end with the starter."""
         try:
             yield
+        except EncampError:
+            self._left = True
+            raise
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -191,7 +198,7 @@ class Calling:
         finally:
             ending.cancel()
             await asyncio.wait({ending})
-            if files and not ended.done():
+            if files and not ended.done() and not self._left:
                 self._line.say(frames.call_signal(number, signal.SIGKILL))
             del self._ends[number]
             for file in files:

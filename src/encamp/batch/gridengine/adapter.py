@@ -108,8 +108,10 @@ class GridEngine(BatchSystem):
     def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
         shepherd = self._shepherd(job.id)
         config = shepherd.config
-        if config.get("forbid_reschedule", "0") != "0" and INTERACTIVE not in config:
-            # Its exit code means nothing.
+        is_vain = config.get("forbid_reschedule", "0") != "0" or shepherd.is_parallel
+        if is_vain and INTERACTIVE not in config:
+            # Its exit code means nothing; or it would have tasks of the job ended first, and the
+            # job with them.
             return GivenBack(exit_code=AGAIN, left=self._returning.left_of(job, shepherd))
         self._note(job, reason)
         if INTERACTIVE in config:

@@ -110,7 +110,7 @@ class Returning:
         """Is it the lost run that it is said to be in?"""
         host = self._calls.host
         here = any(job.queue.endswith(f"@{host}") for job in listed)
-        runs = (each for each in shepherds() if (each.id, each.host) == (id, host))
+        runs = (each for each in shepherds() if (each.id, each.host, each.part) == (id, host, ""))
         return here and all(each.pid == lost.shepherd for each in runs)
 
     def _reschedule(self, job: BatchJob, reason: str, *, hold: bool) -> None:

@@ -69,11 +69,16 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, int(self.config.get("host_slots", "1")))
 
     @property
+    def is_parallel(self) -> bool:
+        """Can the job have tasks of its own?"""
+        return self.config.get("pe", "none") != "none"
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """All of the job's, the first first."""
         with contextlib.suppress(OSError):
             lines = self.file("pe_hostfile").splitlines()
-            if self.config.get("pe", "none") != "none" and lines:
+            if self.is_parallel and lines:
                 return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
         return (self.host,)
 

@@ -28,6 +28,14 @@ static uint32_t get_u32(const uint8_t *from)
            (uint32_t)from[3] << 24;
 }
 
+/* Grid Engine ends a job for good if a task of it (qrsh -inherit) dies before the job is taken back.
+   So these do not end with us, nor before it is known what becomes of the job. It ends all that is
+   left of a job itself. */
+bool calls_are_tasks(void)
+{
+    return *variable("SGE_JOB_SPOOL_DIR") != 0;
+}
+
 /* ── the command, before it is one ────────────────────────────────────────────────────────────── */
 
 static _Noreturn void cannot_run(const char *what, int error)
@@ -79,7 +87,8 @@ static void execute(int file)
 
 static _Noreturn void become(const int files[CALL_FILES], pid_t parent)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!calls_are_tasks())
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(FAILED_LATER);
     setpgid(0, 0);

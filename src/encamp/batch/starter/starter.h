@@ -123,6 +123,7 @@ void calls_reap(void);
 bool calls_owed(uint8_t end[CALL_END]); /* the end of one that nobody was told of; false: none */
 void calls_told(void);
 void calls_end(void); /* nothing of them is left */
+bool calls_are_tasks(void); /* of the job: they may be */
 
 /* plain.c */
 _Noreturn void run_plainly(struct job *job);

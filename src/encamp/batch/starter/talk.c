@@ -328,6 +328,7 @@ struct answer talk(int door, const struct request *request, bool *begun)
             return (struct answer){SILENT, 0};
     }
     close_files(&talk);
-    calls_end();
+    if (!*talk.begun || !calls_are_tasks())
+        calls_end();
     return (struct answer){LOST, 0};
 }
