@@ -35,6 +35,8 @@ WHERE = (
 )
 """Says what a job finds around it."""
 
+PATIENCE = 300.0
+"""Seconds for a job. Those that are held are told at once."""
 SHELL = """
 The site stays until you leave this shell ('exit'). Files here are there in machines, too.
 For example: {example}"""
@@ -127,6 +129,7 @@ def _run(site: Trial, count: int, bar: Progress) -> None:
         jobs[site.submit(environment, ["/bin/sh", "-c", WHERE])] = environment
     site.wait(
         jobs,
+        PATIENCE * (1 + count),
         on_left=lambda left: bar.update(f"{left} of {count} jobs to go", 1 - left / count),
     )
     _show(site, jobs, time.monotonic() - began)
