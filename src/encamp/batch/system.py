@@ -47,10 +47,10 @@ class BatchSystem(ABC):
         return ()
 
     @abstractmethod
-    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
-        """Put a job that was begun here back into the queue, for a reason that its user can read
-        with the batch system's own commands. `hold`: it does not begin again until somebody says
-        so."""
+    def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
+        """Put a job of which a task was begun here back into the queue, for a reason that its user
+        can read with the batch system's own commands. `hold`: it does not begin again until
+        somebody says so."""
 
     def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
         """The same for a job whose starter is gone, if it was killed and nothing else ended the
@@ -69,6 +69,12 @@ class BatchSystem(ABC):
         been begun by an agent that was killed. Raises an `EndingError` while it has to wait for the
         end of the lost run."""
         raise EncampError(Code.WRONG_STATE, f"'{self.name}' has left nothing to do.")
+
+    def is_queued(self, id: str) -> bool:
+        """Does a job wait that has a run here? Then that is no longer the batch system's, whatever
+        comes of it. Asked when something has failed that `commands` says to begin tasks. Needs no
+        rights of its own."""
+        return False
 
     def commands(self, environment: str) -> dict[str, Offered]:
         """Its own commands that a job finds in a machine of an environment, by name. Those that

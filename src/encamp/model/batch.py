@@ -106,6 +106,9 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command that succeeds if it may be run; none: it may."""
     lacking: str = ""
     """What a job is told where the check fails."""
+    tasks: bool = False
+    """Does it begin tasks of the job elsewhere? If it fails, that may be because the job goes
+    back."""
 
 
 class JobStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -68,7 +68,7 @@ class Notebook(BatchSystem):
         count = int(variables.get(COUNT, "1"))
         return Task(step=step, number=int(number), count=count, together=count > 1)
 
-    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
+    def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
         if (self.directory / "silent").exists():
             raise EncampError(Code.UNREACHABLE, "The notebook is closed.", transient=True)
         if (self.directory / f"{job.id}.kept").exists():

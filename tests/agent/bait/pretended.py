@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, settings
 
 from encamp.batch.system import BatchSystem
-from encamp.model.batch import Bait, BaitState, BatchJob, GivenBack, Waiting
+from encamp.model.batch import Bait, BaitState, BatchJob, GivenBack, Task, Waiting
 from encamp.model.errors import Code, EncampError
 
 MARK = "encamp: "
@@ -67,7 +67,7 @@ class Pretended(BatchSystem):
     def describe(self, id: str) -> BatchJob:
         raise NotImplementedError
 
-    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
+    def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
         raise NotImplementedError
 
     def waiting(self) -> tuple[Waiting, ...]:

@@ -13,7 +13,7 @@ import pytest
 
 from encamp.batch.gridengine.adapter import GridEngine
 from encamp.batch.gridengine.shepherd import shepherds
-from encamp.model.batch import Bait, BaitState, GivenBack, Waiting
+from encamp.model.batch import Bait, BaitState, GivenBack, Task, Waiting
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB
 from tests.batch.gridengine.camping import Camp, Person
@@ -137,12 +137,12 @@ def test_why_a_job_goes_back_can_be_read_with_qstat(camp: Camp, alice: Person) -
     id = camp.submit(alice, "-cwd", script=WAITS)
     adapter = adapter_of(camp, id)
     job = adapter.describe(id)
-    back = adapter.give_back(job, "no 'room', x=1\nencamp_restarts=0", hold=False)
+    back = adapter.give_back(job, Task(), "no 'room', x=1\nencamp_restarts=0", hold=False)
     assert back == GivenBack(exit_code=99)
     shown = camp.site.run_as(alice.name, ["qstat", "-j", id]).stdout
     assert "encamp=no room; x:1 encamp restarts:0" in shown
     assert "encamp_restarts=1" in shown
-    assert adapter.give_back(job, "enough", hold=True) == GivenBack(exit_code=100)
+    assert adapter.give_back(job, Task(), "enough", hold=True) == GivenBack(exit_code=100)
     standing = adapter.standing(id)
     assert standing is not None
     assert (standing.state, standing.user, standing.reason) == ("r", alice.name, "enough")

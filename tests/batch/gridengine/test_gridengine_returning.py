@@ -41,6 +41,11 @@ class Place:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
         self.id = "7"
+        self.part = ""
+        self.type = 0
+        """What it was submitted by."""
+        self.marks: dict[str, str] = {}
+        """In its context, too."""
         self.directory = path / "active_jobs" / "7.1"
         self.directory.mkdir(parents=True)
         for name, text in (("trace", "starting job\n"), ("usage", "signal=9\n")):
@@ -68,7 +73,7 @@ class Place:
         if "." in self.id:
             config = config | {"ja_task_id": self.id.partition(".")[2]}
         return Shepherd(
-            pid=pid, task=self.directory.name, part="", config=config, directory=self.directory
+            pid=pid, task="7.1", part=self.part, config=config, directory=self.directory
         )
 
     def say(self, command: str, text: str, code: int = 0) -> None:
@@ -85,12 +90,13 @@ class Place:
         noted = "".join(
             f"<context_list><VA_variable>{name}</VA_variable><VA_value>{value}</VA_value>"
             "</context_list>"
-            for name, value in context.items()
+            for name, value in (self.marks | context).items()
         )
         when = int(time.time() + start) if start else 0
         (self.path / "one").write_text(
             "<detailed_job_info><djob_info><element><JB_owner>a</JB_owner>"
             f"<JB_context>{noted}</JB_context><JB_execution_time>{when}</JB_execution_time>"
+            f"<JB_type>{self.type}</JB_type>"
             "</element></djob_info></detailed_job_info>"
         )
         (self.path / "all").write_text(
@@ -324,14 +330,14 @@ def test_job_that_is_not_there_any_more_is_not_brought_back(place: Place) -> Non
 def test_exit_code_that_means_nothing_is_not_relied_upon(place: Place) -> None:
     place.config["forbid_reschedule"] = "1"
     place.shepherds = [place.shepherd(4711)]
-    back = place.adapter.give_back(place.job, "why", hold=False)
+    back = place.adapter.give_back(place.job, Task(), "why", hold=False)
     assert (back.exit_code, place.called("qalter"), place.called("qmod")) == (99, [], [])
     place.left = back.left
     assert isinstance(refused(place.finish), EndingError)
     assert place.called("qmod") == ["qmod -rj 7"]
     place.say("qconf", QUEUE.replace("TRUE", "FALSE"))
     place.come()
-    final = refused(lambda: place.adapter.give_back(place.job, "why", hold=False))
+    final = refused(lambda: place.adapter.give_back(place.job, Task(), "why", hold=False))
     assert (final.transient, "a second time" in final.sentence) == (False, True)
 
 
@@ -345,11 +351,112 @@ def test_master_that_does_not_tell_whether_it_may_is_waited_for(place: Place) ->
     assert place.called("qmod") == place.called("qalter") == []
 
 
-def test_task_of_a_job_that_goes_on_elsewhere_was_not_given_back(place: Place) -> None:
+# ── programs that a job has begun on other hosts ─────────────────────────────────────────────────
+
+TASK = Task(step="1.here")
+
+
+@pytest.fixture
+def with_task(place: Place) -> Place:
+    """Of a job whose script is elsewhere."""
+    place.directory /= TASK.step
+    place.directory.mkdir()
+    for name in ("trace", "usage"):
+        (place.directory.parent / name).rename(place.directory / name)
+    place.config |= {"pe": "mpi", "qrsh_control_port": "there:4000"}
+    place.part = TASK.step
+    place.shepherds = [place.shepherd(4711)]
+    place.stands("r", "main.q@there")
+    return place
+
+
+def test_with_a_task_all_of_its_job_comes_back_when_both_hosts_are_cleared(
+    with_task: Place,
+) -> None:
+    with_task.bring_back(task=TASK)
+    assert isinstance(refused(with_task.finish), EndingError)
+    [line] = with_task.called("qalter")
+    marks = "encamp_back=there,encamp_back_1.here=here"
+    assert line.endswith(f" -ac {marks},encamp=why,encamp_restarts=1 7")
+    assert with_task.called("qmod") == ["qmod -rj 7"]
+    with_task.waits()
+    assert isinstance(refused(with_task.finish), EndingError)
+    with_task.clear_away()
+    let_go = ["qalter -ac encamp_back_1.here=over 7", "qalter -a 200001010000 7"]
+    with_task.marks = {"encamp_back_1.here": "over"}
+    for other, more in (("there", 1), ("over", 2)):
+        with_task.forget_calls()
+        with_task.waits(encamp_back=other)
+        with_task.finish()
+        assert with_task.called("qalter") == let_go[:more]
+
+
+def test_task_that_grid_engine_has_seen_to_its_end_brings_nothing_back(with_task: Place) -> None:
+    """What it says of the job then is of the next run, or final."""
+    with_task.bring_back(task=TASK)
+    with_task.shepherds = [with_task.shepherd(4712)]
+    with_task.finish()
+    assert with_task.called("qmod") == with_task.called("qalter") == []
+
+
+def test_task_of_a_job_that_goes_on_elsewhere_was_not_given_back(with_task: Place) -> None:
+    with_task.clear_away()
+    final = refused(lambda: with_task.bring_back(task=TASK))
+    assert "forgotten" in final.sentence
+
+
+def test_task_is_given_back_with_its_job(with_task: Place) -> None:
+    back = with_task.adapter.give_back(with_task.job, TASK, "why", hold=False)
+    assert (back.exit_code, "1.here" in back.left) == (75, True)
+    assert with_task.adapter.describe("7").requeue is True
+    assert with_task.called("qmod") == []
+
+
+def test_task_of_a_job_that_somebody_sits_before_does_not_come_back(with_task: Place) -> None:
+    with_task.type = 8
+    with_task.stands("r", "main.q@there")
+    assert with_task.adapter.describe("7").requeue is False
+    final = refused(lambda: with_task.bring_back(task=TASK))
+    assert (final.transient, final.sentence) == (False, "Only batch jobs can be queued again.")
+    back = with_task.adapter.give_back(with_task.job, TASK, "why", hold=False)
+    assert (back.exit_code, back.left) == (75, "")
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_run_that_ends_because_another_host_has_put_its_job_back_is_waited_for(
+    place: Place, cleared: bool
+) -> None:
+    """Grid Engine has killed it then."""
+    place.adapter.describe("7")
+    (place.directory / "trace").write_text("mapped signal KILL to signal KILL\n")
+    place.stands(*RUNS, encamp_back="here")
+    assert "has ended the job" in refused(place.bring_back).sentence
+    place.waits(encamp_back="there")
+    assert "has ended the job" in refused(place.bring_back).sentence
+    place.waits(encamp_back="here")
+    if cleared:
+        place.clear_away()
+    place.bring_back()
+    if not cleared:
+        assert isinstance(refused(place.finish), EndingError)
+        assert place.called("qalter") == []
+        place.clear_away()
+    place.waits(encamp_back="over")
+    place.finish()
+    assert place.called("qalter") == LET_GO
+    assert place.called("qmod") == []
+
+
+@pytest.mark.parametrize("stands", [RUNS, RUNS_ELSEWHERE, WAITS])
+def test_job_is_in_the_queue_only_if_it_waits(place: Place, stands: tuple[str, str]) -> None:
+    place.stands(*stands)
+    assert place.adapter.is_queued("7") == (stands == WAITS)
+    assert not place.adapter.is_queued("8")
+
+
+def test_job_that_was_here_and_runs_elsewhere_was_given_back(place: Place) -> None:
     place.stands(*RUNS_ELSEWHERE)
     place.clear_away()
-    final = refused(lambda: place.bring_back(task=Task(step="1.there")))
-    assert "Only batch jobs" in final.sentence
     place.bring_back()
     assert place.left == ""
 

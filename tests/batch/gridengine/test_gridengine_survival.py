@@ -193,9 +193,10 @@ def kill_starter(camp: Camp, id: str) -> None:
     starter_of(camp, id).kill()
 
 
-def kill_script(shepherd: int) -> None:
+def kill_starter_under(shepherd: int) -> None:
     """The starter of a job that has others, too."""
-    [starter] = psutil.Process(shepherd).children()
+    below = psutil.Process(shepherd).children(recursive=True)
+    [starter] = [each for each in below if each.name() == "encamp-starter"]
     starter.kill()
 
 
@@ -432,27 +433,39 @@ def test_array_of_which_several_tasks_are_lost_waits_for_all_their_hosts(
 
 
 @pytest.mark.parametrize(
-    ("slots", "what"), [(("smp", "2"), "starter"), (("mpi", "3"), "machine")], ids=["one", "two"]
+    ("slots", "whose", "what"),
+    [
+        (("smp", "2"), "script", "starter"),
+        (("mpi", "3"), "script", "machine"),
+        (("smp", "2"), "task", "starter"),
+        (("mpi", "3"), "task", "starter"),
+        (("mpi", "3"), "task", "machine"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else each,
 )
 def test_parallel_job_with_a_task_on_its_way_runs_again(
-    camp: Camp, alice: Person, slots: tuple[str, str], what: str
+    camp: Camp, alice: Person, slots: tuple[str, str], whose: str, what: str
 ) -> None:
-    """Grid Engine ends such a job for good if a task of it is killed before it has the job back."""
-    file = file_of(alice, f"parallel-{slots[0]}-{what}")
+    """Grid Engine ends such a job for good if a task of it is killed before it has the job back;
+    and of one that it has put back, it may leave the script running."""
+    file = file_of(alice, f"parallel-{slots[0]}-{whose}-{what}")
     task = alice.directory / "task"
     task.write_text("#!/bin/sh\necho task >>$1\nsleep 600\n")
     task.chmod(0o755)
     script = (
         f"{COUNTS.format(file=file)}[ $RESTARTED = 0 ] || exit 5\n"
-        f"qrsh -inherit $(tail -n 1 $PE_HOSTFILE | cut -d ' ' -f 1) {task} {file}\nsleep 600\n"
+        f"qrsh -inherit $(tail -n 1 $PE_HOSTFILE | cut -d ' ' -f 1) {task} {file}\n"
+        f"echo goes on >>{file}\nsleep 600\n"
     )
     id = camp.submit(alice, *MINI, "-pe", *slots, script=script)
     camp.wait_for("its task", lambda: file.read_text() == "run 0\ntask\n")
     [shepherd] = [
-        one for one in shepherds() if one.id == id and one.host in camp.names and not one.part
+        one
+        for one in shepherds()
+        if one.id == id and one.host in camp.names and bool(one.part) == (whose == "task")
     ]
     if what == "starter":
-        kill_script(shepherd.pid)
+        kill_starter_under(shepherd.pid)
     else:
         there = camp.root / f"{shepherd.host}-home"
         [machine] = [
@@ -463,6 +476,10 @@ def test_parallel_job_with_a_task_on_its_way_runs_again(
         os.kill(machine, signal.SIGKILL)
     camp.wait_for("its second run", lambda: file.read_text() == "run 0\ntask\nrun 1\n")
     camp.wait_for("its account", lambda: "5" in [one["exit_status"] for one in camp.accounts(id)])
+    last, *others = outcomes_of(camp, id)
+    assert last is Outcome.DONE
+    assert Outcome.GIVEN_BACK in others
+    assert not {*others} & {Outcome.DONE, Outcome.LOST}
 
 
 def test_run_before_is_not_taken_for_the_one_whose_starter_was_killed(

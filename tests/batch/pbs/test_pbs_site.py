@@ -15,7 +15,7 @@ import pytest
 from encamp.batch.adapters import open_batch_system
 from encamp.batch.pbs.adapter import Pbs
 from encamp.batch.slurm.site import SlurmSite
-from encamp.model.batch import BaitState, BatchSettings
+from encamp.model.batch import BaitState, BatchSettings, Task
 from encamp.model.errors import Code, EncampError
 from tests.batch.pbs.packages import Commands
 from tests.conftest import ENCAMP
@@ -153,7 +153,7 @@ def test_job_that_is_given_back_is_queued_again_with_the_reason(site: Site, pbs:
     job = site.submit()
     wait_until(lambda: running(site, job))
     described = pbs.describe(job)
-    pbs.give_back(described, "the machine was lost", hold=True)
+    pbs.give_back(described, Task(), "the machine was lost", hold=True)
 
     def held() -> bool:
         standing = pbs.standing(job)

@@ -13,7 +13,7 @@ import pytest
 
 from encamp.batch.slurm.adapter import Slurm
 from encamp.batch.slurm.queue import Entry
-from encamp.model.batch import BatchJob, Rule
+from encamp.model.batch import BatchJob, Rule, Task
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB
 from tests.batch.slurm.private import Cluster, User, private_cluster, root_only
@@ -195,7 +195,7 @@ def test_a_job_given_back_begins_again_at_once(cluster: Cluster, user: User) -> 
     job = cluster.submit("-w", "n1", "sleeper")
     slurm = cluster.slurm()
     found = described(cluster, slurm, job, user)
-    given = slurm.give_back(found, 'The machine "died".', hold=False)
+    given = slurm.give_back(found, Task(), 'The machine "died".', hold=False)
     assert (given.exit_code, given.wait) == (75, True)
     cluster.wait_for(
         "its second run",
@@ -218,7 +218,7 @@ def test_of_an_array_only_the_task_is_given_back(cluster: Cluster, user: User) -
     (number,) = cluster.run("squeue", "-h", "-j", f"{array}_1", "-o", "%A").split()
     found = described(cluster, slurm, number, user)
     assert found.id == f"{array}_1"
-    slurm.give_back(found, "the machine died", hold=True)
+    slurm.give_back(found, Task(), "the machine died", hold=True)
     cluster.wait_for_state(f"{array}_1", "PENDING")
     assert slurm.standing(f"{array}_1").held  # type: ignore[union-attr]
     assert cluster.state(f"{array}_2") == "RUNNING"
@@ -236,7 +236,7 @@ def test_a_job_that_comes_back_again_and_again_waits_for_a_while(
     cluster.wait_for_state(job, "RUNNING")
     again = slurm.describe(job)
     assert again.restarts == found.restarts + 1
-    slurm.give_back(again, "no machine", hold=False)
+    slurm.give_back(again, Task(), "no machine", hold=False)
     cluster.wait_for_state(job, "PENDING")
     assert cluster.field(job, "Reason") == "BeginTime"
     assert slurm._beginning._jobs == {}
@@ -245,7 +245,9 @@ def test_a_job_that_comes_back_again_and_again_waits_for_a_while(
 def test_a_job_given_back_and_held_waits_until_it_is_released(cluster: Cluster, user: User) -> None:
     job = cluster.submit("-w", "n1", "sleeper")
     slurm = cluster.slurm()
-    slurm.give_back(described(cluster, slurm, job, user), "three times no machine", hold=True)
+    slurm.give_back(
+        described(cluster, slurm, job, user), Task(), "three times no machine", hold=True
+    )
     cluster.wait_for_state(job, "PENDING")
     standing = slurm.standing(job)
     assert standing is not None
@@ -265,7 +267,7 @@ def test_a_job_that_was_cancelled_meanwhile_does_not_come_back(
     found = described(cluster, slurm, job, user)
     cluster.run("scancel", job, user=user)
     cluster.wait_for_state(job, "CANCELLED", "COMPLETING")
-    slurm.give_back(found, "the machine died", hold=False)
+    slurm.give_back(found, Task(), "the machine died", hold=False)
     cluster.wait_for_state(job, "CANCELLED")
     assert cluster.field(job, "RestartCnt") == "0"
 
@@ -278,7 +280,7 @@ def test_a_job_that_is_back_already_is_given_back_no_second_time(
     found = described(cluster, slurm, job, user)
     cluster.run("scontrol", "requeue", job)
     cluster.wait_for_state(job, "PENDING")
-    slurm.give_back(found, "the machine died", hold=True)
+    slurm.give_back(found, Task(), "the machine died", hold=True)
     assert cluster.field(job, "RestartCnt") == "1"
     assert cluster.slurm().standing(job).held  # type: ignore[union-attr]
 
@@ -291,7 +293,7 @@ def test_a_job_whose_starter_was_killed_meanwhile_is_given_back(
     found = described(cluster, slurm, job, user)
     os.kill(begun(cluster, job, user), signal.SIGKILL)
     cluster.wait_for_state(job, "FAILED")
-    slurm.give_back(found, "no machine", hold=False)
+    slurm.give_back(found, Task(), "no machine", hold=False)
     assert cluster.field(job, "RestartCnt") == "1"
     assert "encamp: no machine" in cluster.field(job, "admin_comment")
 
@@ -300,7 +302,9 @@ def test_a_job_that_may_not_be_begun_again_is_not(cluster: Cluster, user: User) 
     job = cluster.submit("--no-requeue", "-w", "n1", "sleeper")
     slurm = cluster.slurm()
     with pytest.raises(EncampError) as caught:
-        slurm.give_back(described(cluster, slurm, job, user), "the machine died", hold=False)
+        slurm.give_back(
+            described(cluster, slurm, job, user), Task(), "the machine died", hold=False
+        )
     assert caught.value.code is Code.WRONG_STATE
     assert not caught.value.transient
     assert cluster.state(job) == "RUNNING"
@@ -312,7 +316,7 @@ def test_a_job_is_given_back_to_a_controller_that_comes_back(cluster: Cluster, u
     found = described(cluster, slurm, job, user)
     cluster.site.slurmctld.stop()
     with ThreadPoolExecutor(1) as thread:
-        giving = thread.submit(slurm.give_back, found, "the machine died", hold=True)
+        giving = thread.submit(slurm.give_back, found, Task(), "the machine died", hold=True)
         cluster.site.start_controller()
         giving.result()
     cluster.wait_for_state(job, "PENDING")

@@ -101,6 +101,7 @@ class Beginning:
                 environment=name,
                 size=host.errand.size,
                 commands=await self._commands_in(name),
+                programs=self._batch()[1].programs,
                 tries=visit.asked.tries,
                 record=record,
                 host=host.errand.record,
@@ -144,6 +145,7 @@ class Beginning:
             shares=settings.shares,
             marks=marks,
             commands=await self._commands_in(environment.name),
+            programs=settings.programs,
             tries=visit.asked.tries,
             record=record,
         )

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import signal
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from io import FileIO
@@ -48,9 +50,12 @@ OUTSIDE = frozenset(
 """Variables that say something about the machine inside, and about the host outside."""
 ENVIRONMENT = "ENCAMP_ENVIRONMENT"
 """Where a machine says what it is, and a submission what it is for."""
+ANSWERED, ASKED_AGAIN = 60.0, 2.0
+"""Seconds in which a batch system tells how the job stands, and between two questions."""
 INPUT = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 """Names of the standard input, where a script is named."""
 
+LOG = logging.getLogger(__name__)
 
 Begun = tuple[int, asyncio.Future[Exit], list[FileIO]]
 
@@ -59,9 +64,15 @@ class Calling:
     """Of one job."""
 
     def __init__(
-        self, line: Line, asked: Asked, offered: Mapping[str, Offered], environment: str
+        self,
+        line: Line,
+        asked: Asked,
+        offered: Mapping[str, Offered],
+        environment: str,
+        is_queued: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`environment`: what its machine is of."""
+        """`environment`: what its machine is of. `is_queued`: asks whether the job is back in the
+        queue, which takes a while."""
         self._line = line
         self._asked = asked
         self._offered = offered
@@ -75,6 +86,9 @@ class Calling:
         self._slots = asyncio.Semaphore(MOST)
         self._left = False
         """To the starter."""
+        self._is_queued = is_queued
+        self.queued: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """The job is: a task of it has failed for that, which it is not told."""
         line.on_call_ended = self._ended
 
     def with_commands(self, wanted: Exec) -> Exec:
@@ -179,10 +193,29 @@ class Calling:
                     drain(output, partial(call.write, STDOUT), ended),
                     drain(error, partial(call.write, STDERR), ended),
                 )
-                call.finish(await ended)
+                how = await ended
+                if offered.tasks and (how.kind, how.value) != (Kind.EXITED, 0):
+                    await self._unless_queued(call)
+                call.finish(how)
             finally:
                 feeding.cancel()
                 await asyncio.wait({feeding})
+
+    async def _unless_queued(self, call: Call) -> None:
+        """Does not end if the job is back in the queue: its run is about to."""
+        end = time.monotonic() + ANSWERED
+        while not call.gone.done() and time.monotonic() < end:
+            try:
+                is_queued = await asyncio.to_thread(self._is_queued)
+            except EncampError as error:
+                LOG.warning("It is not known whether the job is in the queue: %s", error.sentence)
+                await asyncio.sleep(ASKED_AGAIN)
+                continue
+            if is_queued and not self.queued.done():
+                self.queued.set_result(None)
+            if is_queued:
+                await asyncio.shield(call.gone)
+            return
 
     @asynccontextmanager
     async def _begun(self, call: Call, words: Sequence[str]) -> AsyncIterator[Begun]:

@@ -38,6 +38,7 @@ from encamp.agent.run import Control
 from encamp.agent.streams import attend
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
 from encamp.machines.qemu import Engine
+from encamp.model.batch import BatchSettings
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, Phase, State
@@ -52,6 +53,8 @@ QUIET = 60.0
 """Seconds after which a starter that waits for an image is told how far it is."""
 LAST = 3.0
 """Seconds in which a machine whose starter is gone tells how its command has ended."""
+
+QUEUED = "A task of the job was lost, and the job is back in the queue."
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 """Seconds after which one that failed to begin comes again."""
@@ -109,7 +112,9 @@ class Carrying:
         """Its starter is gone, and its command was killed if it was there."""
         self._killed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._line.on_signal = self._signalled
-        self._calling = Calling(self._line, self._asked, errand.commands, errand.environment)
+        self._calling = Calling(
+            self._line, self._asked, errand.commands, errand.environment, self._is_queued
+        )
         who = errand.starter
         self._user = as_user(who.uid, who.gid, who.groups)
         self._phases = Phases()
@@ -156,12 +161,16 @@ class Carrying:
         working = asyncio.create_task(work)
         gone = asyncio.create_task(self._line.gone.wait())
         try:
-            waiting: set[asyncio.Future[Any]] = {working, gone, self._killed}
+            queued = self._calling.queued
+            waiting: set[asyncio.Future[Any]] = {working, gone, queued, self._killed}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
             if self._killed.done():
                 raise KilledError(self._killed.result())
+            if queued.done():
+                self._note(queued=True)
+                raise EncampError(Code.MACHINE_LOST, QUEUED)
             return await self._unless_killed(working)
         finally:
             gone.cancel()
@@ -178,6 +187,14 @@ class Carrying:
         if not working.done():
             raise DesertedError
         return working.result()
+
+    def _is_queued(self) -> bool:
+        """Asks the batch system, as anybody can."""
+        from encamp.batch.adapters import open_batch_system
+
+        job = self._errand.job
+        settings = BatchSettings(system=job.system, programs=self._errand.programs)
+        return open_batch_system(settings).is_queued(job.id)
 
     def _signalled(self, number: int, alone: bool) -> None:
         if number == signal.SIGWINCH:

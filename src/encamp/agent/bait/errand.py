@@ -31,6 +31,8 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ends all that has them, and the machine may stay."""
     commands: dict[str, Offered] = {}
     """The batch system's own, which it finds in its machine."""
+    programs: dict[str, str] = {}
+    """Where the batch system's things are, if not where its packages put them."""
     tries: int = 0
     record: str = ""
     """The key of what is written down of the job."""
@@ -88,6 +90,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why not."""
     fault: Fault | None = None
     """None: the environment is not to be blamed for that."""
+    queued: bool = False
+    """The job was back in the queue by then."""
     deserted: bool = False
     """Its starter was gone."""
     phases: tuple[PhaseTime, ...] = ()

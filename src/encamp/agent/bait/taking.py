@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import msgspec
+
 from encamp.agent.bait import frames
 from encamp.agent.bait.beginning import Beginning
 from encamp.agent.bait.choosing import choose_environment
@@ -242,7 +244,11 @@ class Taking:
             return
         name = former.errand.environment if former is not None else ""
         why = "the machine that it ran in was lost"
-        if former is not None and former.carried.failure:
+        if former is not None and former.carried.queued:
+            why = former.carried.failure
+            # What the batch system says now counts the next run already.
+            job = msgspec.structs.replace(job, restarts=former.errand.job.restarts)
+        elif former is not None and former.carried.failure:
             why = f"{why}: {former.carried.failure}"
         if former is not None and former.errand.in_script:
             await self._task_fails(visit, job, task, name, why)
@@ -318,7 +324,7 @@ class Taking:
             return
         try:
             back = await self._in_thread(
-                lambda: self._system.give_back(job, f"Encamp: {why}", hold=hold)
+                lambda: self._system.give_back(job, task, f"Encamp: {why}", hold=hold)
             )
         except EncampError as error:
             LOG.warning("Job %s could not be given back: %s", job.id, error.sentence)

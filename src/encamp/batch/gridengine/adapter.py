@@ -7,6 +7,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -18,7 +19,7 @@ from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, check_lost, st
 from encamp.batch.gridengine.jobs import WHY, Jobs, noted_as, reason_noted, restarts_of
 from encamp.batch.gridengine.opening import Opening
 from encamp.batch.gridengine.returning import Returning
-from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, shepherd_of, shepherds
+from encamp.batch.gridengine.shepherd import Shepherd, shepherd_of, shepherds
 from encamp.batch.offering import offered
 from encamp.batch.system import BatchSystem
 from encamp.model.batch import (
@@ -49,8 +50,8 @@ class GridEngine(BatchSystem):
         self._opening = Opening(self._calls)
         self._jobs = Jobs(self._calls)
         self._returning = Returning(self._calls, self._jobs)
-        self._seen: OrderedDict[str, Shepherd] = OrderedDict()
-        """Of jobs that came, the latest last."""
+        self._seen: OrderedDict[tuple[str, str], Shepherd] = OrderedDict()
+        """Of jobs and their tasks that came, the latest last."""
 
     # ── jobs that come to this host ──────────────────────────────────────────────────────────────
 
@@ -71,10 +72,8 @@ class GridEngine(BatchSystem):
         return () if found is None or found.mark is None else (found.mark,)
 
     def describe(self, id: str) -> BatchJob:
-        shepherd = self._seen[id] = self._shepherd(id)
-        self._seen.move_to_end(id)
-        while len(self._seen) > MOST_SEEN:
-            self._seen.popitem(last=False)
+        shepherd, *others = self._shepherds(id)
+        self._note_seen(shepherd, *others)
         config = shepherd.config
         detail = self._jobs.detail_if_it_answers(id)
         requests = {} if detail is None else detail.requests
@@ -95,7 +94,8 @@ class GridEngine(BatchSystem):
             environment=environment_asked(requests.get("env", "")),
         )
 
-    def _shepherd(self, id: str) -> Shepherd:
+    def _shepherds(self, id: str) -> list[Shepherd]:
+        """That of its script first, if that runs here."""
         found = [each for each in shepherds() if each.id == id and each.host == self._calls.host]
         if not found:
             raise EncampError(
@@ -103,19 +103,31 @@ class GridEngine(BatchSystem):
                 f"No job {id} of Grid Engine runs on {self._calls.host}.",
                 "It may just have ended.",
             )
-        return min(found, key=lambda each: (each.part != "", each.pid))
+        return sorted(found, key=lambda each: (each.part != "", each.pid))
 
-    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
-        shepherd = self._shepherd(job.id)
+    def _note_seen(self, *found: Shepherd) -> None:
+        for each in found:
+            self._seen[each.id, each.part] = each
+            self._seen.move_to_end((each.id, each.part))
+        while len(self._seen) > MOST_SEEN:
+            self._seen.popitem(last=False)
+
+    def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
+        part = part_of(task)
+        found = [each for each in self._shepherds(job.id) if each.part == part]
+        if not found:
+            raise stays(FORGOTTEN)
+        [shepherd] = found
         config = shepherd.config
-        is_vain = config.get("forbid_reschedule", "0") != "0" or shepherd.is_parallel
-        if is_vain and INTERACTIVE not in config:
+        if shepherd.is_attended and not (part and self._is_batch(job.id)):
+            self._note(job, reason)
+            return GivenBack(exit_code=LATER)
+        if config.get("forbid_reschedule", "0") != "0" or shepherd.is_parallel:
             # Its exit code means nothing; or it would have tasks of the job ended first, and the
             # job with them.
-            return GivenBack(exit_code=AGAIN, left=self._returning.left_of(job, shepherd))
+            left = self._returning.left_of(job, shepherd)
+            return GivenBack(exit_code=LATER if part else AGAIN, left=left)
         self._note(job, reason)
-        if INTERACTIVE in config:
-            return GivenBack(exit_code=LATER)
         if not hold:
             return GivenBack(exit_code=AGAIN)
         if config.get("forbid_apperror", "0") == "0":
@@ -125,26 +137,42 @@ class GridEngine(BatchSystem):
 
     def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
         """If the starter's end is not held, it can be done only until Grid Engine notices that the
-        shepherd has ended, which it looks for once a second."""
-        if not task.is_script:
-            raise stays(ONLY_BATCH)
-        shepherd = self._last_seen(job.id)
+        shepherd has ended, which it looks for once a second. With a task all of its job comes back:
+        Grid Engine ends that for good if it sees a task killed. What else runs of the job, also on
+        other hosts, is ended then, and waited for as if it had been lost itself."""
+        part = part_of(task)
+        shepherd = self._last_seen(job.id, part)
         if shepherd is None or not shepherd.directory.exists():
-            if self._returning.is_queued_again(job.id):
+            if not self._returning.is_queued_again(job.id, part):
+                raise stays(FORGOTTEN)
+            if shepherd is None or not self._returning.is_awaited(job.id, part):
                 return ""
-            raise stays(FORGOTTEN)
-        check_lost(shepherd, held=held)
+        else:
+            if shepherd.is_attended and not part:
+                raise stays(ONLY_BATCH)
+            try:
+                check_lost(shepherd, held=held)
+            except EncampError as error:
+                if error.transient or not self._returning.is_awaited(job.id, part):
+                    raise
         return self._returning.left_of(job, shepherd)
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
         self._returning.finish(job, left, reason, hold=hold)
 
-    def _last_seen(self, id: str) -> Shepherd | None:
+    def is_queued(self, id: str) -> bool:
+        return any("q" in job.state for job in self._jobs.listed(id))
+
+    def _last_seen(self, id: str, part: str) -> Shepherd | None:
         """Its shepherd, which may have ended; None: it has, and was not seen."""
-        try:
-            return self._shepherd(id)
-        except EncampError:
-            return self._seen.get(id)
+        with suppress(EncampError):
+            self._note_seen(*self._shepherds(id))
+        return self._seen.get((id, part))
+
+    def _is_batch(self, id: str) -> bool:
+        """What is known at the place of a task of a job is only whether that is attended."""
+        detail = self._jobs.detail(id)
+        return detail is not None and not detail.attended
 
     def _note(self, job: BatchJob, reason: str) -> None:
         """Where its user reads it: `qstat -j ID`. The job goes back also if nobody can note why."""
@@ -160,6 +188,8 @@ class GridEngine(BatchSystem):
         found = offered(NAMES, self._calls.program)
         if "qsub" in found:
             found["qsub"] = msgspec.structs.replace(found["qsub"], options=QSUB)
+        if "qrsh" in found:
+            found["qrsh"] = msgspec.structs.replace(found["qrsh"], tasks=True)
         return found
 
     # ── this host ────────────────────────────────────────────────────────────────────────────────
@@ -232,6 +262,10 @@ class GridEngine(BatchSystem):
         if self._jobs.listed(job.id, "-s", "hs", owner=owner):
             return f"qalter -h S {job.id}, by an administrator of Grid Engine's"
         return f"qrls {job.id}"
+
+
+def part_of(task: Task) -> str:
+    return "" if task.is_script else task.step
 
 
 def owner_of(name: str) -> int:

@@ -25,6 +25,8 @@ are never a user's."""
 ANSWERS = frozenset({"detailed_job_info", "unknown_jobs"})
 RERUN = {"1": True, "2": False}
 """What a job says of being run again; otherwise its queue decides."""
+ATTENDED = 0x1E
+"""In a job's type: one of `qsh`, `qlogin`, `qrsh` with a command and without."""
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,8 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     context: dict[str, str]
     rerun: bool | None
     """None: as its queue says."""
+    attended: bool = False
+    """Is it no batch job: does somebody sit before it?"""
     not_before: float = 0.0
     """When it may begin at the earliest."""
     errors: tuple[str, ...]
@@ -115,6 +119,7 @@ def read_detail(text: str) -> Detail | None:
         requests=dict(pairs(job.find("JB_hard_resource_list"), "CE_name", "CE_stringval")),
         context=dict(pairs(job.find("JB_context"), "VA_variable", "VA_value")),
         rerun=RERUN.get(said(job, "JB_restart")),
+        attended=bool(int(said(job, "JB_type") or 0) & ATTENDED),
         not_before=float(said(job, "JB_execution_time") or 0),
         errors=tuple(errors),
         messages=tuple(messages),

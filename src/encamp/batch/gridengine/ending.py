@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import signal
 
-from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd, settings_in
+from encamp.batch.gridengine.shepherd import Shepherd, settings_in
 from encamp.model.errors import Code, EncampError
 
 USAGE, TRACE = "usage", "trace"
@@ -22,8 +22,6 @@ ONLY_BATCH = "Only batch jobs can be queued again."
 def check_lost(shepherd: Shepherd, *, held: bool) -> None:
     """Raises an error if it is not certain that only the starter was killed. `held`: that is
     certain, but for whether Grid Engine has done it."""
-    if INTERACTIVE in shepherd.config:
-        raise stays(ONLY_BATCH)
     if not held:
         _check_killed(shepherd)
     try:

@@ -7,7 +7,7 @@ import time
 
 from encamp.batch.gridengine.answers import Detail, Listed, read_detail, read_jobs, read_values
 from encamp.batch.gridengine.calls import Calls
-from encamp.batch.gridengine.shepherd import INTERACTIVE, Shepherd
+from encamp.batch.gridengine.shepherd import Shepherd
 from encamp.model.errors import Code, EncampError
 
 QUEUES_LAST = 60.0
@@ -49,7 +49,8 @@ class Jobs:
         return [job for job in jobs if job.id == number and job.has(task)]
 
     def may_run_again(self, shepherd: Shepherd, detail: Detail) -> bool:
-        """Of a batch job."""
+        if detail.attended:
+            return False
         if detail.rerun is not None:
             return detail.rerun
         queue = f"{shepherd.config.get('queue', '')}@{self._calls.host}"
@@ -61,7 +62,7 @@ class Jobs:
         return rerun
 
     def may_run_again_if_known(self, shepherd: Shepherd, detail: Detail | None) -> bool | None:
-        if INTERACTIVE in shepherd.config:
+        if shepherd.is_attended and not shepherd.part:
             return False
         if detail is None:
             return None

@@ -20,7 +20,7 @@ import msgspec
 
 from encamp.batch.gridengine.answers import Detail, Listed, read_values
 from encamp.batch.gridengine.calls import Calls
-from encamp.batch.gridengine.ending import FORGOTTEN, stays
+from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, stays
 from encamp.batch.gridengine.jobs import Jobs, noted_as, reason_noted
 from encamp.batch.gridengine.shepherd import Shepherd, shepherds
 from encamp.batch.system import EndingError
@@ -36,8 +36,9 @@ AT_ONCE = "200001010000"
 """A time to start that is over."""
 BACK, OVER = "encamp_back", "over"
 """Where a job's context says on which host it is waited for what is left of it; and what it says
-there afterwards. Tasks of an array have one start, but a mark each:"""
-MARK = re.compile(rf"{BACK}(_[0-9]+)?")
+there afterwards. Tasks of an array have one start, but a mark each; and so has a program on another
+host that the job has begun, beside that of the job itself:"""
+MARK = re.compile(rf"{BACK}(_.+)?")
 NOT_ALLOWED = "jsv_allowed_mod"
 """What Grid Engine names when it refuses to have jobs changed in some way."""
 RESCHEDULED = "rescheduling"
@@ -63,6 +64,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Its process."""
     directory: str
     """Where that worked."""
+    part: str = ""
+    """Of the job, if it is not its script that is lost."""
 
 
 LOST = msgspec.json.Decoder(Lost)
@@ -78,9 +81,11 @@ class Returning:
         detail = self._jobs.detail(job.id)
         if detail is None:
             raise stays(FORGOTTEN)
+        if detail.attended:
+            raise stays(ONLY_BATCH)
         if not self._jobs.may_run_again(shepherd, detail):
             raise stays(NOT_AGAIN)
-        lost = Lost(shepherd=shepherd.pid, directory=str(shepherd.directory))
+        lost = Lost(shepherd=shepherd.pid, directory=str(shepherd.directory), part=shepherd.part)
         return msgspec.json.encode(lost).decode()
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
@@ -94,34 +99,52 @@ class Returning:
             if not self._is_told(lost):
                 self._put_off_further(job.id, detail)
                 raise _not_told(job.id)
-            self._bring_forward(job.id)
+            self._bring_forward(job.id, lost.part)
         elif self._is_still_lost(job.id, lost, listed):
-            self._reschedule(job, reason, hold=hold)
+            self._reschedule(job, lost, listed, reason, hold=hold)
             raise _not_told(job.id)
         # Else it runs: somebody was faster.
 
-    def is_queued_again(self, id: str) -> bool:
-        """One that was here, and runs or waits now to run elsewhere."""
+    def is_queued_again(self, id: str, part: str) -> bool:
+        """One that was here, and runs or waits now to run elsewhere. If it was not its script,
+        that can have run elsewhere all the time."""
         here = f"@{self._calls.host}"
         listed = self._jobs.listed(id)
+        if part:
+            return any("q" in job.state for job in listed)
         return any("q" in job.state or not job.queue.endswith(here) for job in listed)
 
+    def is_awaited(self, id: str, part: str) -> bool:
+        """Was it put back by somebody else, who has left it to us to wait for what is here?"""
+        detail = self._jobs.detail(id)
+        here = detail is not None and detail.context.get(mark(id, part)) == self._calls.host
+        return here and any("q" in job.state for job in self._jobs.listed(id))
+
     def _is_still_lost(self, id: str, lost: Lost, listed: list[Listed]) -> bool:
-        """Is it the lost run that it is said to be in?"""
+        """Is it the lost run that it is said to be in? The shepherd of a task is there as long as
+        Grid Engine has not heard of its end."""
         host = self._calls.host
+        place = id, host, lost.part
+        runs = [each for each in shepherds() if (each.id, each.host, each.part) == place]
+        if lost.part:
+            return any(each.pid == lost.shepherd for each in runs)
         here = any(job.queue.endswith(f"@{host}") for job in listed)
-        runs = (each for each in shepherds() if (each.id, each.host, each.part) == (id, host, ""))
         return here and all(each.pid == lost.shepherd for each in runs)
 
-    def _reschedule(self, job: BatchJob, reason: str, *, hold: bool) -> None:
-        noted = f"{noted_as(BACK, job.id)}={self._calls.host}"
+    def _reschedule(
+        self, job: BatchJob, lost: Lost, listed: list[Listed], reason: str, *, hold: bool
+    ) -> None:
+        marks = {mark(job.id): listed[0].queue.partition("@")[2]}
+        marks[mark(job.id, lost.part)] = self._calls.host
+        noted = ",".join(f"{name}={host}" for name, host in marks.items() if host)
         noted = f"{noted},{reason_noted(job.id, reason, job.restarts + 1)}"
         self._put_off(job.id, "-ac", noted)
         if hold:
             self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
         said = self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
         if REFUSED in said:
-            self._bring_forward(job.id)
+            for each in {"", lost.part}:
+                self._bring_forward(job.id, each)
             raise stays(NOT_AGAIN)
         if RESCHEDULED not in said:
             raise EncampError(
@@ -137,10 +160,10 @@ class Returning:
         if detail.not_before < time.time() + PUT_OFF / 2:
             self._put_off(id)
 
-    def _bring_forward(self, id: str) -> None:
-        """Of several hosts that wait for tasks of an array the last one does it: it finds all other
-        marks over. A start that is later than we would have it is its user's own."""
-        over = f"{noted_as(BACK, id)}={OVER}"
+    def _bring_forward(self, id: str, part: str) -> None:
+        """Of several hosts that wait for something of a job the last one does it: it finds all
+        other marks over. A start that is later than we would have it is its user's own."""
+        over = f"{mark(id, part)}={OVER}"
         self._alter(id, "-ac", over, purpose=f"noting that job {id} is back")
         detail = self._jobs.detail(id)
         if detail is None or any(
@@ -183,6 +206,11 @@ class Returning:
                     if KEEPS.search(values.get("execd_params", "")):
                         return True
         return False
+
+
+def mark(id: str, part: str = "") -> str:
+    name = noted_as(BACK, id)
+    return f"{name}_{part}" if part else name
 
 
 def _not_told(id: str) -> EndingError:

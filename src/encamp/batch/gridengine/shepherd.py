@@ -25,7 +25,7 @@ DIRECTORY = re.compile(r"(?:/.*)?/active_jobs/(\d+)\.(\d+)(?:/([^/]+))?(?: \(del
 LARGEST = 16 << 20
 """Bytes of one of its files; the largest has the job's variables."""
 INTERACTIVE = "qrsh_control_port"
-"""Only these jobs have it: somebody sits before them."""
+"""Only what `qrsh` has begun has it."""
 
 
 class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +67,11 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
     def slots(self) -> int:
         """On this host."""
         return max(1, int(self.config.get("host_slots", "1")))
+
+    @property
+    def is_attended(self) -> bool:
+        """Does somebody wait for what it runs: a user, or for a task the job that has begun it?"""
+        return INTERACTIVE in self.config
 
     @property
     def is_parallel(self) -> bool:

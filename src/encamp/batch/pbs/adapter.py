@@ -88,8 +88,8 @@ class Pbs(BatchSystem):
             cpus=shares_of(told.get("exec_host", "")).get(self._slurm.node),
         )
 
-    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
-        return self._slurm.give_back(job, reason, hold=hold)
+    def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
+        return self._slurm.give_back(job, task, reason, hold=hold)
 
     def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
         return self._slurm.bring_back(job, task, reason, hold=hold, held=held)

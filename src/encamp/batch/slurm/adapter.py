@@ -125,7 +125,7 @@ class Slurm(BatchSystem):
         purpose = f"asking what job {entry.id} was granted"
         return share(self._call("scontrol", *words, purpose=purpose), entry, self.node)
 
-    def give_back(self, job: BatchJob, reason: str, *, hold: bool) -> GivenBack:
+    def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
         if not job.requeue:
             raise EncampError(
                 Code.WRONG_STATE,

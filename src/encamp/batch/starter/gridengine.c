@@ -190,7 +190,8 @@ void gridengine_called(struct job *job, char **words)
     job->words = words;
     job->comes_back = *shell != 0;
     if (*shell == 0) { /* of qrsh, whose words any shell splits */
-        if (command || is_part())
+        job->comes_back = is_part(); /* with all of its job */
+        if (command || job->comes_back)
             take_command(job, SHELL, false, words);
         return;
     }
