@@ -19,6 +19,7 @@ from encamp.guest import call as calls
 from encamp.guest.frames import HEADER, STDIN, STDOUT, U32, Bytes, Frame, Type
 from encamp.guest.messages import Exit, Kind
 from encamp.model.batch import Offered, Reads
+from encamp.model.errors import Code, EncampError
 from tests.batch.starter.double import Door, build
 
 PATIENCE = 60
@@ -31,6 +32,8 @@ class Machine:
         self.said: dict[int, list[Frame]] = {}
         self.changed = asyncio.Event()
         self.called: Callable[[calls.Call], None] = lambda call: None
+        self.queued: Callable[[], bool] = lambda: False
+        """Was it found out that the job is back in the queue?"""
         self._last = 0
 
     def send(self, *pieces: Bytes) -> None:
@@ -108,12 +111,15 @@ OFFERED = {
     "reader": offered("/bin/sh", "-c", reads=Reads.ALWAYS),
     "good": offered("/bin/echo", "added", check=("/bin/sh", "-c", "yes | head -c 200000")),
     "slow": offered("/bin/echo", check=("/bin/sleep", "1"), lacking="it is not set up"),
+    "task": offered("/bin/sh", "-c", tasks=True),
     "bad": offered("/bin/echo", check=("/bin/false",), lacking="it is not set up"),
 }
 
 
 @asynccontextmanager
-async def answering(door: Door) -> AsyncIterator[Machine]:
+async def answering(
+    door: Door, is_queued: Callable[[], bool] = lambda: False
+) -> AsyncIterator[Machine]:
     """A machine whose job's starter is a real one."""
     door.start("slurm:mini", "--", "true", cwd="/")
     visit = door.accept()
@@ -121,7 +127,8 @@ async def answering(door: Door) -> AsyncIterator[Machine]:
     line = Line(visit._connection)
     asked = Asked(system="slurm", variables={"PATH": "/usr/bin:/bin", "TMPDIR": "/outside"})
     machine = Machine()
-    calling = Calling(line, asked, OFFERED, "mini")
+    machine.queued = lambda: calling.queued.done()
+    calling = Calling(line, asked, OFFERED, "mini", is_queued)
     calling.shared = ("/usr",)
     try:
         async with calling.ended():
@@ -181,6 +188,38 @@ async def test_one_that_nobody_waits_for_any_more_is_ended(door: Door) -> None:
         await ringing.until(Type.DATA)
         ringing.call.hang_up()
         await gone(int(ringing.output()))
+
+
+async def test_job_that_is_back_in_the_queue_is_not_told_that_a_task_failed(door: Door) -> None:
+    """Whatever else it calls."""
+    answers: list[bool | EncampError] = [
+        False,
+        EncampError(Code.UNREACHABLE, "No answer.", transient=True),
+        True,
+    ]
+    asked: list[bool | EncampError] = []
+
+    def is_queued() -> bool:
+        asked.append(answers[len(asked)])
+        if isinstance(answer := asked[-1], EncampError):
+            raise answer
+        return answer
+
+    async with answering(door, is_queued) as machine:
+        assert await machine.call("task", "exit 0").ended() == (Kind.EXITED, 0, "")
+        assert await machine.call("shell", "exit 2").ended() == (Kind.EXITED, 2, "")
+        assert asked == []
+        assert await machine.call("task", "exit 3").ended() == (Kind.EXITED, 3, "")
+        assert not machine.queued()
+        for script in ("exit 3", "kill -9 $$"):
+            ringing = machine.call("task", f"echo it ends; {script}")
+            await ringing.until(Type.DATA, b"it ends")
+            async with asyncio.timeout(PATIENCE):
+                while not machine.queued():
+                    await asyncio.sleep(0.01)
+            answers.append(True)
+            assert not [frame for frame in ringing.frames if frame.type == Type.EXIT]
+    assert asked[:3] == answers[:3]
 
 
 async def test_signals_are_passed_on(door: Door) -> None:
