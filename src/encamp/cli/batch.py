@@ -155,6 +155,7 @@ def _facts(settings: BatchSettings) -> dict[str, str]:
         "size": str(settings.size) if settings.size else "what the job was granted",
         "environments": ", ".join(settings.environments) or "all that are described",
         "features": "-C names an environment, too" if settings.features else "name none",
+        "bait feature": settings.bait_feature or "none",
         "watches": "the queue, for the site" if settings.watch else "its own jobs",
     }
     facts |= {f"program {name}": value for name, value in sorted(settings.programs.items())}

@@ -212,11 +212,9 @@ def uninstall(
 
 def _check_prefix(found: Installed, prefix: str) -> None:
     """Nobody undoes another installation than the one that was meant."""
-    from encamp.batch.install.changes import File
-    from encamp.batch.install.wanted import STARTER
+    from encamp.batch.install.wanted import starters_of
 
-    files = [Path(change.path) for change in found.changes if isinstance(change, File)]
-    places = [str(path.parent) for path in files if path.name == STARTER]
+    places = [str(Path(path).parent) for path in starters_of(found)]
     if prefix not in places:
         raise EncampError(
             Code.USAGE,

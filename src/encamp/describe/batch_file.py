@@ -121,6 +121,11 @@ BATCH_FILE = Record(
         "features": Attribute(
             Truth(), "Slurm: does -C NAME name one of these environments, too?", "false"
         ),
+        "bait_feature": Attribute(
+            Word("a feature of Slurm's", pattern=ENVIRONMENT),
+            "Slurm: a feature of the hosts with agents alone, which jobs then ask for that get a"
+            " machine",
+        ),
         "close": Attribute(
             _threshold("close", CLOSE), "with less free than this, no more jobs come"
         ),
@@ -211,6 +216,8 @@ def _report_contradictions(settings: BatchSettings, root: Mapping, mistakes: Mis
         mistakes.at_key(
             root, "features", "which features are environments is not said: list 'environments'"
         )
+    if settings.bait_feature and settings.bait_feature in settings.environments:
+        mistakes.at_key(root, "bait_feature", "it is an environment, too: choose another name")
     rules = _rules(root)
     for number, rule in enumerate(settings.rules[:-1]):
         if not (rule.queue or rule.account or rule.user or rule.group):

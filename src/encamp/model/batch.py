@@ -203,6 +203,9 @@ class BatchSettings(
     """Those that jobs may name; others are refused when they are submitted. None: all."""
     features: bool = False
     """Slurm: does `-C NAME` name an environment, too, if it is one of these?"""
+    bait_feature: str = ""
+    """Slurm: what the hosts with agents have as a feature, and no others; empty: nothing. Jobs that
+    get a machine ask for it."""
     close: Threshold = CLOSE
     """With less free than this, the bait closes itself;"""
     open: Threshold = OPEN

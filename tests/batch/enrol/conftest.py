@@ -38,6 +38,9 @@ PATIENCE = 150.0
 """Seconds after which what was waited for will not come about any more."""
 NEW_NETWORK = 0x40000000
 
+OF_THEIR_OWN = ("NodeSet=tiny Feature=tiny-slurm", "PartitionName=tiny Nodes=tiny")
+"""A partition that has nodes of an environment, and no others."""
+
 ENVIRONMENTS = """
 {name}:
   extends: mini
@@ -129,7 +132,12 @@ def slurm(net: Wire) -> Iterator[SlurmSite]:
         place.chmod(0o755)  # What others have to pass through.
         with within(net):
             site = held.enter_context(
-                SlurmSite(place / "site", nodes=(), address=HOST, lines=power_saving(place))
+                SlurmSite(
+                    place / "site",
+                    nodes=(),
+                    address=HOST,
+                    lines=(*power_saving(place), *OF_THEIR_OWN),
+                )
             )
         yield site
 

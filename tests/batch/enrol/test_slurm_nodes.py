@@ -7,6 +7,7 @@ import pwd
 import re
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.site.siting import root_only
 pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(300)]
 
 FEATURES = ("-C", "tiny-slurm&test")
+READ = "cat /tmp/said || :"
 
 
 def known(slurm: SlurmSite) -> list[str]:
@@ -60,7 +62,8 @@ def test_machine_joins_is_filled_and_leaves_when_idle(
     who = (person.pw_uid, person.pw_gid)
     key = "/etc/munge/munge.key"
     script = f"hostname; id -u; cat {key} /proc/1/environ 2>/dev/null | wc -c; ls {key} || echo no"
-    said = slurm.run_as(*who, ["srun", *FEATURES, "sh", "-c", script]).stdout.split()
+    words = ["srun", "-p", "tiny", *FEATURES, "sh", "-c", script]
+    said = slurm.run_as(*who, words).stdout.split()
     assert said == [machine.name, str(person.pw_uid), "0", "no"], "its key is not for jobs"
 
     # The key is handed to the machine, and to nothing that machines are made from.
@@ -213,6 +216,45 @@ def test_jobs_are_taken_before_there_is_a_node_for_them(
     slurm_host.encamp("batch", "leave", name, "--wait")
     assert known(slurm) == []
     slurm.run(["scontrol", "delete", "nodename=encamp-offers-new-slurm"])
+
+
+def test_job_for_a_bait_is_sent_on(slurm_host: Host, slurm: SlurmSite) -> None:
+    """Whatever may be done with it: it has not begun. Others stay where they are."""
+    machine = slurm_host.start()
+    starter = "#!/usr/lib/encamp/encamp-starter slurm:mini\n"
+    ran = "touch /tmp/ran; sleep 600\n"
+    jobs = {}
+    for name, script, *more in (
+        ("mini", f"{starter}{ran}"),
+        ("mini", f"{starter}{ran}", "--no-requeue"),
+        ("tiny-slurm", "#!/bin/sh\nsleep 600\n"),
+    ):
+        words = ["sbatch", "--parsable", "-H", "-o", "/tmp/said", *more]
+        job = slurm.run(words, input=script).stdout.strip()
+        # As job_submit.lua notes it.
+        slurm.run(["scontrol", "update", f"JobId={job}", f"AdminComment=env={name}"])
+        slurm.run(["scontrol", "release", job])
+        wait_until(partial(is_running, slurm, job), "a place for it")
+        jobs[job] = name
+        if name == "mini":
+            wait_until(lambda: "sent on" in slurm_host.inside(machine, READ), "its word")
+            slurm_host.look_until(partial(is_sent_on, slurm, job, machine.name))
+    first, second, own = jobs
+    assert state(slurm, own) == "RUNNING"
+    slurm_host.look()
+    assert state(slurm, own) == "RUNNING"
+    for job, requeue in ((first, 1), (second, 0)):
+        shown = slurm.run(["scontrol", "show", "job", "-o", job]).stdout
+        assert " Restarts=1 " in shown
+        assert f" Requeue={requeue} " in shown
+        assert f"AdminComment=env=mini; encamp: it was sent to worker node {machine.name}" in shown
+    assert slurm_host.inside(machine, "ls /tmp/ran || echo none").strip() == "none"
+    slurm.run(["scancel", *jobs])
+
+
+def is_sent_on(slurm: SlurmSite, job: str, node: str) -> bool:
+    shown = slurm.run(["scontrol", "show", "job", "-o", job]).stdout
+    return " JobState=PENDING " in shown and f" ExcNodeList={node} " in shown
 
 
 def wait_for_idle(host: Host, slurm: SlurmSite, machine: Machine) -> None:

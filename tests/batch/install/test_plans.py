@@ -161,6 +161,7 @@ def test_rules_are_written_for_slurm() -> None:
         ),
         environments=("mini", "debian-12.1"),
         features=True,
+        bait_feature="encamp",
     )
     first = 'environment = "mini", queue = "long", user = "alice", group = "cms"'
     numbers = {"uid": {"alice": 7}.get, "gid": {"cms": 8}.get}
@@ -171,6 +172,7 @@ def test_rules_are_written_for_slurm() -> None:
         '   starter = "/x",',
         "   features = true,",
         "   spank = true,",
+        '   bait_feature = "encamp",',
         '   environments = { ["mini"] = true, ["debian-12.1"] = true },',
         '   nodes = { ["big"] = true },',
         "   rules = {",

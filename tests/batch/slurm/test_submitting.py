@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.site, root_only]
 
 TEMPLATE = files("encamp.batch.slurm").joinpath("job_submit.lua").read_text()
 JOB = '#!/bin/bash\n#SBATCH -J named\necho "ran $0 with $*"\n'
+PLUGIN = files("encamp.batch").joinpath("encamp_spank.so")
 STARTER = '#!/bin/sh\necho "started as $1"\nscript=$2\nshift 2\ntail -n +2 $script | sh -s "$@"\n'
 """Stands in for the real one: says what it was called with, and runs the rest of the script."""
 
@@ -183,6 +184,38 @@ def test_jobs_for_worker_nodes_are_left_to_slurm(cluster: Cluster, user: User) -
     assert cluster.field(left_alone, "Feature") == "intel"
     two = ("sbatch", "--comment=env:mini", "-C", "intel", "job")
     assert "two environments, 'intel' and 'mini'" in cluster.refused(*two, user=user)
+
+
+def test_jobs_for_machines_ask_for_hosts_that_make_them(cluster: Cluster, user: User) -> None:
+    rules = (Rule(environment="mini", queue="vm"),)
+    more = {"environments": ("mini", "amd"), "nodes": ("amd",), "rules": rules}
+    configure(cluster, bait_feature="intel", **more)  # type: ignore[arg-type]
+    named = cluster.submit("--comment=env:mini", "job")
+    given = cluster.submit("-p", "vm", "job")
+    both = cluster.submit("--comment=env:mini", "-C", "intel", "job")
+    for job in (named, given, both):
+        assert cluster.field(job, "Feature") == "intel"
+    for words in ([], ["-p", "vm", "--comment=env:none"]):
+        assert cluster.field(cluster.submit(*words, "job"), "Feature") == "(null)"
+    refused = ("sbatch", "--comment=env:mini", "-C", "intel|other", "job")
+    assert "only by '&'" in cluster.refused(*refused, user=user)
+    assert "Invalid feature" in cluster.refused("sbatch", "--comment=env:amd", "job", user=user)
+
+
+@pytest.mark.parametrize("command", ["srun", "salloc"])
+def test_so_do_jobs_without_a_script_that_the_plug_in_has_machines_for(
+    cluster: Cluster, user: User, command: str
+) -> None:
+    stack = cluster.site.directory / "etc" / "plugstack.conf"
+    stack.write_text(f"optional {PLUGIN} {cluster.place}/starter\n")
+    configure(cluster, spank=True, bait_feature="nowhere")
+    try:
+        for named in ("--vmenv=mini", "--comment=env:mini"):
+            said = cluster.refused(command, named, "true", user=user)
+            assert "Invalid feature" in said
+        cluster.run(command, "--vmenv=none", "true", user=user)
+    finally:
+        stack.write_text("")
 
 
 def test_a_variable_can_name_it(cluster: Cluster, user: User) -> None:

@@ -123,6 +123,13 @@ class Nodes:
             workers = self._opening(system)
             names = [machine.name for machine in machines]
             seen = await asyncio.to_thread(workers.look, names)
+            busy = {
+                machine.name: machine.environment
+                for machine in machines
+                if machine.name in seen and seen[machine.name].jobs
+            }
+            if busy:
+                await asyncio.to_thread(workers.send_on, busy)
             for machine in machines:
                 try:
                     await self._see_to(workers, machine, seen.get(machine.name))

@@ -28,6 +28,18 @@ if [ "$CONTROL_GROUPS" = 1 ] && ! grep -q ' /sys/fs/cgroup tmpfs ' /proc/mounts;
     done
 fi
 
+# Jobs for baits may be sent here, too. They wait until the machine's host has sent them on.
+for starter in $STARTERS; do
+    [ -e "$starter" ] && continue
+    mkdir -p "${starter%/*}"
+    cat >"$starter" <<'END'
+#!/bin/sh
+echo "encamp: This is a worker node, which makes no machines: the job waits to be sent on." >&2
+while :; do sleep 3600; done
+END
+    chmod 0755 "$starter"
+done
+
 # A clone has been up for as long as its template: -b says that it has just begun.
 for place in $PLACES; do mkdir -p "$place"; done
 mkdir -p /run/slurm

@@ -8,7 +8,7 @@ says itself when its machine is to be made and ended, and the node stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +16,11 @@ from typing import ClassVar
 from encamp.batch.enrol.accounts import accounts, joining
 from encamp.batch.enrol.slurm_conf import SlurmConf
 from encamp.batch.enrol.workers import Seen, Workers, refused
+from encamp.batch.install.recording import all_installed
+from encamp.batch.install.wanted import PREFIX, STARTER, starters_of
+from encamp.batch.slurm.adapter import Slurm
 from encamp.batch.slurm.calls import CONF, Calls
+from encamp.batch.slurm.sending import Sending
 from encamp.model.batch import BatchSettings
 from encamp.model.environment import Context, Environment
 from encamp.model.errors import Code, EncampError
@@ -55,10 +59,18 @@ class SlurmWorkers(Workers):
             "MUNGE_SOCKET": conf.munge_socket,
             "PLACES": " ".join(conf.places(machine.name)),
             "LOG": conf.log(machine.name),
+            "STARTERS": " ".join(self._starters()),
             "CONTROL_GROUPS": "2" if conf.second_control_groups else "1",
         }
         key = AddedFile(path=KEY, source=self.setting("munge_key", KEY), mode=0o400)
         return Context(files=(key, *accounts()), run=(joining("join-slurm.sh", words),))
+
+    def _starters(self) -> list[str]:
+        """Where jobs for baits look for it."""
+        paths = [self.setting("starter", f"{PREFIX}/{STARTER}")]
+        for installed in all_installed():
+            paths += starters_of(installed)
+        return list(dict.fromkeys(paths))
 
     def register(self, machine: Machine, environment: Environment) -> None:
         """It makes itself known. One of that name that has not gone is nobody's any more, unless
@@ -93,8 +105,23 @@ class SlurmWorkers(Workers):
             for name, described in self._states(nodes).items()
         }
 
+    def send_on(self, nodes: Mapping[str, str]) -> None:
+        described = self._all_states()
+        features = {
+            name: frozenset(words.get("AvailableFeatures", "").split(","))
+            for name, words in described.items()
+        }
+        good = {name: features.get(name, frozenset()) | {nodes[name]} for name in nodes}
+        kinds = frozenset(nodes.values())
+        avoided = {*nodes, *(name for name in features if features[name] & kinds)} & {*described}
+        Sending(Slurm(self.settings), self._call).send_on(good, avoided)
+
     def _states(self, nodes: Collection[str]) -> dict[str, dict[str, str]]:
         """What Slurm says of these; of those that it knows."""
+        known = self._all_states()
+        return {name: known[name] for name in nodes if name in known}
+
+    def _all_states(self) -> dict[str, dict[str, str]]:
         said = self._call(
             *("scontrol", "-a", "show", "node", "-o"), purpose="asking Slurm for its nodes"
         )
@@ -102,7 +129,7 @@ class SlurmWorkers(Workers):
         for line in said.splitlines():
             words = dict(re.findall(r"(\w+)=(\S*)", line.partition(" OS=")[0]))
             words |= dict(re.findall(r" (State|LastBusyTime)=(\S+)", line))
-            if words.get("NodeName") in nodes:
+            if "NodeName" in words:
                 found[words["NodeName"]] = words
         return found
 

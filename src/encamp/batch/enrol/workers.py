@@ -7,7 +7,7 @@ Everything here may block for as long as the batch system takes to answer: calle
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -55,6 +55,10 @@ class Workers(ABC):
     @abstractmethod
     def look(self, nodes: Collection[str]) -> dict[str, Seen]:
         """How these stand; those that the batch system does not know are left out."""
+
+    def send_on(self, nodes: Mapping[str, str]) -> None:  # noqa: B027
+        """Have jobs go elsewhere that the batch system has sent to these, and that cannot run
+        there. `nodes`: with the environment of each. Not needed where it sends none."""
 
     @abstractmethod
     def close(self, node: str, reason: str) -> None:

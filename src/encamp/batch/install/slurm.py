@@ -77,7 +77,7 @@ def plan(wanted: SlurmWanted, look: Look, former: Installed | None = None) -> Pl
     return Plan(
         system=wanted.system,
         changes=(*above, *files, *changes),
-        left=tuple(_left(wanted)),
+        left=tuple(_left(wanted, settings.bait_feature)),
         warnings=tuple(_warnings(wanted)),
     )
 
@@ -151,7 +151,7 @@ def _edit(path: str, removed: str, added: str, look: Look) -> Edit:
     return Edit(path=path, before=data, after=after, removed=removed, added=added)
 
 
-def _left(wanted: SlurmWanted) -> list[str]:
+def _left(wanted: SlurmWanted, bait_feature: str) -> list[str]:
     variable = "" if wanted.conf == CONF else f"SLURM_CONF={wanted.conf} "
     agent = "the agent of each node has to run: 'encamp agent --alone', or that of a site"
     if wanted.node:
@@ -168,6 +168,11 @@ def _left(wanted: SlurmWanted) -> list[str]:
         f"Where nodes have a slurm.conf of their own, it has to be the same as {wanted.conf}.",
         f"On every node, as root: {node} puts the starter and batch.yaml there; and {agent}.",
     ]
+    if bait_feature:
+        told.append(
+            f"The nodes with agents, and no others, need Feature={bait_feature} in {wanted.conf}:"
+            " Slurm refuses jobs for machines as long as none has it."
+        )
     if wanted.spank:
         told.append(
             "On hosts from which jobs are submitted, too: the option --vmenv is added there."

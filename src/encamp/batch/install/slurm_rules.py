@@ -32,6 +32,11 @@ def rules_text(
         f"   starter = {_quoted(starter)},",
         f"   features = {str(settings.features).lower()},",
         f"   spank = {str(spank).lower()},",
+        *(
+            [f"   bait_feature = {_quoted(settings.bait_feature)},"]
+            if settings.bait_feature
+            else []
+        ),
         *([f"   environments = {{ {', '.join(allowed)} }},"] if allowed else []),
         *([f"   nodes = {{ {', '.join(enrolled)} }},"] if enrolled else []),
         "   rules = {",

@@ -139,6 +139,12 @@ def own_file(
     return [File(path=path, after=content, mode=mode, watched=watched)]
 
 
+def starters_of(former: Installed) -> list[str]:
+    """Where an installation has put it."""
+    files = [change.path for change in former.changes if isinstance(change, File)]
+    return [path for path in files if Path(path).name == STARTER]
+
+
 def is_ours(former: Installed | None, path: str, content: bytes) -> bool:
     """Was it an installation that put this there?"""
     changes: tuple[Change, ...] = former.changes if former else ()

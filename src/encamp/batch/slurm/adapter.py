@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import ClassVar
@@ -132,7 +132,7 @@ class Slurm(BatchSystem):
                 f"Slurm's job {job.id} cannot be queued again.",
                 "It is not a batch job, or was submitted with --no-requeue.",
             )
-        patiently(lambda: self._give_back(job, reason, hold=hold), PATIENCE)
+        patiently(lambda: self.queue_again(job, reason, hold=hold), PATIENCE)
         self._begin_soon(job, hold=hold)
         return GivenBack(exit_code=AGAIN, wait=True)
 
@@ -142,7 +142,8 @@ class Slurm(BatchSystem):
         if not hold and job.restarts == 0:
             self._beginning.soon(job.id)
 
-    def _give_back(self, job: BatchJob, reason: str, *, hold: bool) -> None:
+    def queue_again(self, job: BatchJob, reason: str, *, hold: bool) -> None:
+        """It begins when Slurm lets it."""
         purpose = f"giving job {job.id} back"
         entry = self.look(job.id)
         if entry is None or entry.state in GONE:
@@ -188,7 +189,7 @@ class Slurm(BatchSystem):
         if entry is not None and is_queued_again(entry, job):
             return
         if entry is not None and entry.state in STANDING:
-            self._give_back(job, reason, hold=hold)
+            self.queue_again(job, reason, hold=hold)
             self._begin_soon(job, hold=hold)
         elif entry is None or entry.state not in GOING:
             check_lost(entry, job, Task(), held=False)
@@ -299,6 +300,10 @@ class Slurm(BatchSystem):
     def look(self, id: str) -> Entry | None:
         """A job by the number of its own or as users call it."""
         return self._entries(id)
+
+    def running_on(self, nodes: Iterable[str]) -> list[Entry]:
+        words = ("--all", "--states=RUNNING", f"--nodelist={','.join(nodes)}")
+        return self._squeue(*words, purpose="asking what runs on worker nodes")
 
     def _ask(self, ids: frozenset[str]) -> dict[str, Entry]:
         for id in ids:

@@ -108,9 +108,9 @@ local function in_variables(job)
    return checked(name, "the variable ENCAMP_ENVIRONMENT")
 end
 
--- What --vmenv names, which the plug-in tells in this way.
+-- What --vmenv names, which the plug-in tells in this way. Of jobs without a script it sees to
+-- that itself.
 local function in_options(job)
-   if not given(job.script) then return nil end -- of others the plug-in sees to it
    for _, entry in pairs(job.spank_job_env or {}) do
       local name = string.match(entry, "^[%u_]*ENCAMP_VMENV=(.*)$")
       if given(name) then return checked(name, "--vmenv") end
@@ -177,8 +177,8 @@ local function nodes_asked_for(features, rules)
    return nil
 end
 
--- The constraint of a job for worker nodes of an environment, whatever else it asks of them.
-local function on_nodes(name, features)
+-- A constraint for nodes with a feature, whatever else it asks of them.
+local function also(name, features)
    if not given(features) then return name end
    if string.find(features, "[^%w%._&,-]") then
       refuse("An environment can be combined with other constraints only by '&' (not '%s').",
@@ -202,8 +202,10 @@ local function submit(job, partitions, uid)
    local by_script, script = in_script(job.script, rules)
    local by_nodes = nodes_asked_for(job.features, rules)
    local names = {}
+   local by_option = in_options(job)
    for _, name in pairs({ in_comment(job.comment) or false, by_features or false,
-      by_script or false, in_variables(job) or false, in_options(job) or false }) do
+      by_script or false, in_variables(job) or false,
+      given(job.script) and by_option or false }) do
       if name then names[#names + 1] = name end
    end
    local named = one_of(names)
@@ -215,10 +217,16 @@ local function submit(job, partitions, uid)
    if name == LEFT_ALONE then name = nil end
    if script ~= nil then job.script = script end
    if by_features then job.features = constraint end
+   if given(rules.bait_feature) and (given(job.script) or rules.spank) then
+      local machine = name or by_option
+      if machine and machine ~= LEFT_ALONE and not has_nodes(machine, rules) then
+         job.features = also(rules.bait_feature, job.features)
+      end
+   end
    if name == nil then return end
 
    if has_nodes(name, rules) then
-      job.features = on_nodes(name, job.features)
+      job.features = also(name, job.features)
       return note(job, name)
    end
    if rules.environments and not rules.environments[name] then

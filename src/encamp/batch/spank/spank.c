@@ -82,7 +82,9 @@ static uint32_t item(spank_t spank, spank_item_t which)
    of a job has been seen to when it was submitted. */
 int slurm_spank_init_post_opt(spank_t spank, int count, char *words[])
 {
-    if (spank_context() == S_CTX_ALLOCATOR && chosen[0] != 0)
+    spank_context_t context = spank_context();
+
+    if ((context == S_CTX_ALLOCATOR || context == S_CTX_LOCAL) && chosen[0] != 0)
         spank_job_control_setenv(spank, "ENCAMP_VMENV", chosen, 1);
     if (!spank_remote(spank) || chosen[0] != 0 || !comments_count(count, words))
         return 0;
