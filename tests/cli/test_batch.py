@@ -14,10 +14,11 @@ from tests.conftest import ENCAMP
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root chooses the site's files")
 
 
-def encamp(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def encamp(site: Path, *words: str, user: str = "root") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ENCAMP, "batch", *words],
         env={**os.environ, "ENCAMP_SITE_CONFIG": str(site)},
+        user=user,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -98,6 +99,24 @@ def test_without_a_batch_system_it_says_how_to_get_one(tmp_path: Path, words: st
     done = encamp(tmp_path, words)
     assert done.returncode == 78
     assert "encamp batch install" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["nodes"], ["leave", "n1"], ["offer", "slurm-node"], ["suspend", "n1"]]
+)
+def test_worker_nodes_are_not_everybodys(tmp_path: Path, words: list[str]) -> None:
+    done = encamp(tmp_path, *words, user="nobody")
+    assert (done.returncode, done.stdout) == (77, "")
+    assert "Worker nodes are root's." in done.stderr
+
+
+def test_node_that_is_not_there_is_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCAMP_HOME", str(tmp_path / "home"))
+    done = encamp(tmp_path, "leave", "n1")
+    assert "There is no worker node 'n1' on this host." in done.stderr
+    assert "encamp batch nodes" in done.stderr
 
 
 def test_nothing_can_be_undone_where_nothing_was_done(tmp_path: Path) -> None:

@@ -78,8 +78,16 @@ def _seconds(text: str | None) -> float | None:
     return None if text is None else parse_duration(text)
 
 
+def check_root(hint: str = "Jobs get to them by the batch system's own commands.") -> None:
+    import os
+
+    if os.geteuid() != 0:
+        raise EncampError(Code.NOT_PERMITTED, "Worker nodes are root's.", f"Do it as root. {hint}")
+
+
 def nodes(as_json: AsJson = False) -> None:
     """List the worker nodes of this host."""
+    check_root()
     from encamp.agent.journal import Journal
     from encamp.agent.nodes.keeping import nodes_of
     from encamp.home import default_home
@@ -110,6 +118,7 @@ def leave(
 
     No more jobs are sent to it; when the last one has ended, its machine ends.
     """
+    check_root()
     import asyncio
     import time
 
@@ -120,7 +129,7 @@ def leave(
 
     home = default_home().prepare()
     journal = Journal(home)
-    machine = ask_to_leave(journal, journal.find(node), "somebody asked for it", time.time())
+    machine = ask_to_leave(journal, _find(journal, node), "somebody asked for it", time.time())
 
     async def leaves(progress: Progress) -> None:
         """Its agent sees to the rest; without one it is at least sent no more jobs."""
@@ -139,6 +148,19 @@ def leave(
         asyncio.run(leaves(bar))
 
 
+def _find(journal: Journal, name: str) -> Machine:
+    try:
+        return journal.find(name)
+    except EncampError as error:
+        if error.code is not Code.UNKNOWN_MACHINE:
+            raise
+        raise EncampError(
+            error.code,
+            f"There is no worker node '{name}' on this host.",
+            "'encamp batch nodes' lists those that are here.",
+        ) from error
+
+
 def _is_there(journal: Journal, machine: Machine) -> bool:
     return journal.read(machine.id) is not None
 
@@ -153,6 +175,7 @@ def offer(
     Slurm refuses 'sbatch -C NAME' as long as no node has that feature. Once done, jobs wait, and
     nodes can be started for them: see examples/triggers/nodes.yaml.
     """
+    check_root()
     from encamp.batch.enrol.opening import open_workers
     from encamp.describe.batch_file import load_batch_settings
     from encamp.describe.environments import find_environment

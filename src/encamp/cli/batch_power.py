@@ -13,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from encamp.cli.batch_nodes import check_root
+
 Nodes = Annotated[str, typer.Argument(metavar="HOSTLIST", help="Nodes, as Slurm writes them.")]
 
 On = Annotated[
@@ -28,6 +30,7 @@ On = Annotated[
 FOR_EVER = "36500d"
 """How long such a node may be idle: when it is to end is Slurm's business (SuspendTime)."""
 LOG = "resume.log"
+AS_SLURM = "Where SlurmUser is not root, have the programs call it with sudo, or use --on."
 
 
 def register(group: typer.Typer) -> None:
@@ -69,6 +72,7 @@ def resume(
 
         start_nodes(wanted, on)
         return
+    check_root(AS_SLURM)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with open(default_home().prepare().root / LOG, "ab") as log:
         for name, made_of in wanted.items():
@@ -100,6 +104,7 @@ def suspend(nodes: Nodes, on: On = None) -> None:
 
         end_nodes(set(expand(nodes)), on)
         return
+    check_root(AS_SLURM)
     home = default_home().prepare()
     journal = Journal(home)
     names = set(expand(nodes))

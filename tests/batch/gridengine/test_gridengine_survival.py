@@ -482,6 +482,23 @@ def test_parallel_job_with_a_task_on_its_way_runs_again(
     assert not {*others} & {Outcome.DONE, Outcome.LOST}
 
 
+def test_job_whose_shepherd_is_killed_runs_once_to_its_end(camp: Camp, alice: Person) -> None:
+    """Grid Engine queues it again, does not tell it so, and leaves alone what runs."""
+    file = file_of(alice, "shepherd")
+    again = f"[ $(wc -l <{file}) = 2 ] || sleep 20"
+    script = f"echo run >>{file}\n{again}\necho done >>{file}\n"
+    id = camp.submit(alice, *MINI, script=script)
+    camp.wait_for("its run", file.read_text)
+    [shepherd] = [one for one in shepherds() if one.id == id and one.host in camp.names]
+    [machine] = camp.machines()
+    os.kill(shepherd.pid, signal.SIGKILL)
+    camp.wait_for("the end of its machine", lambda: machine not in camp.machines())
+    camp.wait_for("a second run", lambda: file.read_text() == "run\nrun\ndone\n")
+    camp.wait_for("its end", partial(is_gone, camp, id))
+    last, first = outcomes_of(camp, id)
+    assert (last, first) == (Outcome.DONE, Outcome.GIVEN_BACK)
+
+
 def test_run_before_is_not_taken_for_the_one_whose_starter_was_killed(
     camp: Camp, alice: Person
 ) -> None:

@@ -55,6 +55,7 @@ bool good_name(const char *name);
 /* gridengine.c */
 void gridengine_called(struct job *job, char **words);
 bool gridengine_has_killed(void); /* Grid Engine itself, whatever for */
+int gridengine_shepherd(void);    /* can be read when it is gone; -1: nobody looks */
 void gridengine_id(char *text, size_t room); /* the job's, by its variables */
 
 /* script.c */
@@ -65,6 +66,7 @@ struct request {
     uint8_t *bytes;
     size_t length;
     bool early_alone; /* signals from before the job began are for its first process */
+    int shepherd;     /* who is to be there as long as the job runs; -1: nobody */
 };
 void request_make(struct request *request, const struct job *job);
 void request_mark(struct request *request, unsigned tries, bool lost);

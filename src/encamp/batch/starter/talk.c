@@ -316,12 +316,15 @@ struct answer talk(int door, const struct request *request, bool *begun)
         send_request(&talk);
         send_signals(&talk);
         send_ends(&talk);
-        struct pollfd polled[3] = {
+        struct pollfd polled[4] = {
             {.fd = door, .events = (short)(POLLIN | (all_is_sent(&talk) ? 0 : POLLOUT))},
             {.fd = signals_descriptor(), .events = POLLIN},
-            {.fd = witness_descriptor(), .events = POLLIN}};
+            {.fd = witness_descriptor(), .events = POLLIN},
+            {.fd = request->shepherd, .events = POLLIN}};
         int most = sooner(witness_deadline(), until_settled(&talk));
-        poll(polled, 3, talk.accepted ? most : SILENCE_MS);
+        poll(polled, 4, talk.accepted ? most : SILENCE_MS);
+        if (polled[3].revents != 0)
+            die_of(SIGKILL);
         if (polled[0].revents != 0 && receive(&talk, &answer))
             return answer;
         if (!talk.accepted && now_ms() - start > SILENCE_MS)
