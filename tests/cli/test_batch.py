@@ -64,7 +64,7 @@ def test_what_may_not_be_meant_so_is_remarked(tmp_path: Path) -> None:
     rule = (
         "rules: [{user: nosuch-user, group: nosuch-group, environment: mini}]\nshares: [/nowhere]"
     )
-    programs = "programs: {conf: /nowhere/slurm.conf}"
+    programs = "programs: {conf: /nowhere/slurm.conf}\nbait_feature: slurm-node"
     write(tmp_path, f"system: slurm\n{rule}\n{programs}\nenvironments: [debian12, sl7]\n")
     done = encamp(tmp_path, "check")
     assert done.returncode == 0
@@ -74,6 +74,7 @@ def test_what_may_not_be_meant_so_is_remarked(tmp_path: Path) -> None:
     assert "'shares' names /nowhere, and there is no such directory" in done.stderr
     assert "A rule is for user 'nosuch-user', which this host does not know." in done.stderr
     assert "A rule is for group 'nosuch-group', which this host does not know." in done.stderr
+    assert "'bait_feature' is slurm-node, which is also an environment." in done.stderr
     assert "debian12, sl7" in done.stdout
 
 

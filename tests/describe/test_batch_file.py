@@ -145,12 +145,18 @@ def test_mistake_is_told_with_its_place_and_what_is_expected(
     assert said in refused().detail
 
 
+def test_only_slurm_has_features(host: Host) -> None:
+    host.write(host.site, "system: gridengine\nbait_feature: encamp\n", BATCH)
+    assert "2:1: gridengine has no features: leave it out" in refused().detail
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("open: {memory: 100M}", "2:1: with this memory, what opens would close again"),
         ("features: true", "2:1: which features are environments is not said: list 'environ"),
         ("close: {disk: 3G}", "2:1: with this disk, what opens would close again"),
+        ("bait_feature: a\nenvironments: [a]", "2:1: it is an environment, too: choose another"),
         (
             "rules:\n  - {environment: a}\n  - {environment: b, user: c}",
             "4:5: no job comes to this rule: the one before it fits every job",

@@ -98,8 +98,11 @@ def _odd(settings: BatchSettings) -> Iterator[str]:
             yield f"'shares' names {share}, and there is no such directory on this host."
     for rule in settings.rules:
         yield from _unknown_to_host(rule)
+    if settings.bait_feature in described:
+        yield f"'bait_feature' is {settings.bait_feature}, which is also an environment."
     for name, value in settings.programs.items():
-        if value.startswith("/") and not Path(value).exists():
+        # The starter is where jobs are wrapped, and begun.
+        if name != "starter" and value.startswith("/") and not Path(value).exists():
             yield f"'programs' says that {name} is {value}, and there is no such thing."
 
 

@@ -218,6 +218,8 @@ def _report_contradictions(settings: BatchSettings, root: Mapping, mistakes: Mis
         )
     if settings.bait_feature and settings.bait_feature in settings.environments:
         mistakes.at_key(root, "bait_feature", "it is an environment, too: choose another name")
+    if settings.bait_feature and settings.system not in ("slurm", "pbs"):
+        mistakes.at_key(root, "bait_feature", f"{settings.system} has no features: leave it out")
     rules = _rules(root)
     for number, rule in enumerate(settings.rules[:-1]):
         if not (rule.queue or rule.account or rule.user or rule.group):

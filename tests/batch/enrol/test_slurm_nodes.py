@@ -27,7 +27,6 @@ from tests.site.siting import root_only
 pytestmark = [pytest.mark.site, root_only, pytest.mark.timeout(300)]
 
 FEATURES = ("-C", "tiny-slurm&test")
-READ = "cat /tmp/said || :"
 
 
 def known(slurm: SlurmSite) -> list[str]:
@@ -221,35 +220,45 @@ def test_jobs_are_taken_before_there_is_a_node_for_them(
 def test_job_for_a_bait_is_sent_on(slurm_host: Host, slurm: SlurmSite) -> None:
     """Whatever may be done with it: it has not begun. Others stay where they are."""
     machine = slurm_host.start()
-    starter = "#!/usr/lib/encamp/encamp-starter slurm:mini\n"
-    ran = "touch /tmp/ran; sleep 600\n"
-    jobs = {}
-    for name, script, *more in (
-        ("mini", f"{starter}{ran}"),
-        ("mini", f"{starter}{ran}", "--no-requeue"),
-        ("tiny-slurm", "#!/bin/sh\nsleep 600\n"),
-    ):
-        words = ["sbatch", "--parsable", "-H", "-o", "/tmp/said", *more]
-        job = slurm.run(words, input=script).stdout.strip()
-        # As job_submit.lua notes it.
-        slurm.run(["scontrol", "update", f"JobId={job}", f"AdminComment=env={name}"])
+    jobs = [
+        noted_job(slurm, "mini"),
+        noted_job(slurm, "mini", "--no-requeue"),
+        noted_job(slurm, "mini", "-o", "/nowhere/said"),
+        noted_job(slurm, "mini", "-a", "7"),
+    ]
+    for job in jobs:
         slurm.run(["scontrol", "release", job])
-        wait_until(partial(is_running, slurm, job), "a place for it")
-        jobs[job] = name
-        if name == "mini":
-            wait_until(lambda: "sent on" in slurm_host.inside(machine, READ), "its word")
-            slurm_host.look_until(partial(is_sent_on, slurm, job, machine.name))
-    first, second, own = jobs
-    assert state(slurm, own) == "RUNNING"
-    slurm_host.look()
-    assert state(slurm, own) == "RUNNING"
-    for job, requeue in ((first, 1), (second, 0)):
+        slurm_host.look_until(partial(is_sent_on, slurm, job, machine.name))
+        # It would come back, were it not kept from there.
+        own = noted_job(slurm, "tiny-slurm")
+        slurm.run(["scontrol", "release", own])
+        wait_until(lambda: slurm_host.inside(machine, "cat /tmp/ran || :"), "one of its own")
+        slurm_host.look()
+        assert is_running(slurm, own)
+        slurm.run(["scancel", own])
+        wait_for_idle(slurm_host, slurm, machine)
+        assert slurm_host.inside(machine, "cat /tmp/ran; rm /tmp/ran") == "tiny-slurm\n"
+    for job, requeue in zip(jobs, (1, 0, 1, 1), strict=True):
         shown = slurm.run(["scontrol", "show", "job", "-o", job]).stdout
         assert " Restarts=1 " in shown
         assert f" Requeue={requeue} " in shown
         assert f"AdminComment=env=mini; encamp: it was sent to worker node {machine.name}" in shown
-    assert slurm_host.inside(machine, "ls /tmp/ran || echo none").strip() == "none"
+        assert ("it may begin only once" in shown) == (requeue == 0)
+    assert "sent on" in slurm_host.inside(machine, "cat /tmp/said")
+    assert " Weight=1000 " in slurm.run(["scontrol", "show", "node", machine.name]).stdout
+    assert slurm_host.inside(machine, "pidof sleep || :") == "", "nothing of them is left"
     slurm.run(["scancel", *jobs])
+
+
+def noted_job(slurm: SlurmSite, name: str, *words: str) -> str:
+    """One that is held, and wrapped and noted as job_submit.lua does it."""
+    script = f"#!/usr/lib/encamp/encamp-starter slurm:{name}\n#!/bin/sh\n"
+    script += f"echo {name} >>/tmp/ran; sleep 600\n"
+    options = ("--parsable", "-H", "--open-mode=append", "-o", "/tmp/said")
+    said = slurm.run(["sbatch", *options, *words], input=script)
+    job = said.stdout.strip()
+    slurm.run(["scontrol", "update", f"JobId={job}", f"AdminComment=env={name}"])
+    return job
 
 
 def is_sent_on(slurm: SlurmSite, job: str, node: str) -> bool:

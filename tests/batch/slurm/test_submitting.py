@@ -213,7 +213,7 @@ def test_so_do_jobs_without_a_script_that_the_plug_in_has_machines_for(
         for named in ("--vmenv=mini", "--comment=env:mini"):
             said = cluster.refused(command, named, "true", user=user)
             assert "Invalid feature" in said
-        cluster.run(command, "--vmenv=none", "true", user=user)
+        cluster.run(command, "--vmenv=none", "--comment=env:mini", "true", user=user)
     finally:
         stack.write_text("")
 

@@ -123,13 +123,11 @@ class Nodes:
             workers = self._opening(system)
             names = [machine.name for machine in machines]
             seen = await asyncio.to_thread(workers.look, names)
-            busy = {
-                machine.name: machine.environment
-                for machine in machines
-                if machine.name in seen and seen[machine.name].jobs
-            }
-            if busy:
-                await asyncio.to_thread(workers.send_on, busy)
+            up = {one.name: one.environment for one in machines if one.name in seen}
+            try:
+                await asyncio.to_thread(workers.send_on, up)
+            except EncampError as error:
+                log.warning("Jobs that are not for worker nodes may be on some: %s", error)
             for machine in machines:
                 try:
                     await self._see_to(workers, machine, seen.get(machine.name))

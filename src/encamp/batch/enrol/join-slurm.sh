@@ -28,15 +28,24 @@ if [ "$CONTROL_GROUPS" = 1 ] && ! grep -q ' /sys/fs/cgroup tmpfs ' /proc/mounts;
     done
 fi
 
-# Jobs for baits may be sent here, too. They wait until the machine's host has sent them on.
+# Jobs for baits may be sent here, too. They wait until the machine's host has sent them on. Those
+# for a machine such as this are where they belong: a site that did not know it has wrapped them.
 for starter in $STARTERS; do
     [ -e "$starter" ] && continue
     mkdir -p "${starter%/*}"
-    cat >"$starter" <<'END'
-#!/bin/sh
+    {
+        echo '#!/bin/sh'
+        echo "here=$ENVIRONMENT"
+        cat <<'END'
+if [ "${1#*:}" = "$here" ] && [ -f "$2" ]; then
+    script=$(mktemp) && sed 1d "$2" >"$script" && chmod 0700 "$script" || exit 75
+    shift 2
+    exec "$script" "$@"
+fi
 echo "encamp: This is a worker node, which makes no machines: the job waits to be sent on." >&2
-while :; do sleep 3600; done
+exec sleep 2000000000
 END
+    } >"$starter"
     chmod 0755 "$starter"
 done
 
@@ -47,6 +56,7 @@ memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo)
 set -- -b -N "$NODE" --conf-server "$CONTROLLERS"
 if [ -z "$WRITTEN_DOWN" ]; then
     conf="CPUs=$PROCESSORS RealMemory=$((memory / 1024)) Feature=$FEATURES"
+    conf="$conf Weight=1000" # other hosts first, for jobs that may be on any
     set -- "$@" -Z --conf "$conf"
 fi
 slurmd "$@" && exit

@@ -21,6 +21,7 @@ from encamp.batch.install.wanted import PREFIX, STARTER, starters_of
 from encamp.batch.slurm.adapter import Slurm
 from encamp.batch.slurm.calls import CONF, Calls
 from encamp.batch.slurm.sending import Sending
+from encamp.describe.environments import environments_that_enrol
 from encamp.model.batch import BatchSettings
 from encamp.model.environment import Context, Environment
 from encamp.model.errors import Code, EncampError
@@ -60,6 +61,7 @@ class SlurmWorkers(Workers):
             "PLACES": " ".join(conf.places(machine.name)),
             "LOG": conf.log(machine.name),
             "STARTERS": " ".join(self._starters()),
+            "ENVIRONMENT": environment.name,
             "CONTROL_GROUPS": "2" if conf.second_control_groups else "1",
         }
         key = AddedFile(path=KEY, source=self.setting("munge_key", KEY), mode=0o400)
@@ -106,15 +108,15 @@ class SlurmWorkers(Workers):
         }
 
     def send_on(self, nodes: Mapping[str, str]) -> None:
-        described = self._all_states()
-        features = {
-            name: frozenset(words.get("AvailableFeatures", "").split(","))
-            for name, words in described.items()
+        kinds = {one.name for one in environments_that_enrol(self.system)} | {*nodes.values()}
+        offered = {
+            name: kinds.intersection(words.get("AvailableFeatures", "").split(","))
+            for name, words in self._all_states().items()
         }
-        good = {name: features.get(name, frozenset()) | {nodes[name]} for name in nodes}
-        kinds = frozenset(nodes.values())
-        avoided = {*nodes, *(name for name in features if features[name] & kinds)} & {*described}
-        Sending(Slurm(self.settings), self._call).send_on(good, avoided)
+        good = {name: offered[name] | {nodes[name]} for name in nodes if name in offered}
+        avoided = [name for name in offered if offered[name] or name in nodes]
+        if good:
+            Sending(Slurm(self.settings), self._call).send_on(good, avoided, offered)
 
     def _states(self, nodes: Collection[str]) -> dict[str, dict[str, str]]:
         """What Slurm says of these; of those that it knows."""

@@ -16,7 +16,7 @@ from encamp.batch.slurm.calls import Calls, patiently, this_host
 from encamp.batch.slurm.commands import commands_in
 from encamp.batch.slurm.ending import GOING, STANDING, check_lost, is_queued_again
 from encamp.batch.slurm.gathering import Gathered
-from encamp.batch.slurm.names import People, noted, wanted
+from encamp.batch.slurm.names import People, may_begin_again, noted, wanted
 from encamp.batch.slurm.node import MARK, bait_of, plain, with_mark
 from encamp.batch.slurm.queue import Entry, entries, new_word, question
 from encamp.batch.slurm.shares import share
@@ -115,7 +115,7 @@ class Slurm(BatchSystem):
             cpus=cpus,
             memory=memory or entry.memory_for(cpus),
             restarts=entry.restarts,
-            requeue=entry.requeue and entry.batch,
+            requeue=may_begin_again(entry) and entry.batch,
             hosts=hosts,
             environment=noted(entry),
         )
@@ -137,10 +137,14 @@ class Slurm(BatchSystem):
         return GivenBack(exit_code=AGAIN, wait=True)
 
     def _begin_soon(self, job: BatchJob, *, hold: bool) -> None:
-        """Slurm would have it wait two minutes. The first time that is for nothing; later it spares
-        nodes a job that comes back again and again."""
+        """The first time it would wait for nothing; later that spares nodes a job that comes back
+        again and again."""
         if not hold and job.restarts == 0:
-            self._beginning.soon(job.id)
+            self.begin_soon(job.id)
+
+    def begin_soon(self, id: str) -> None:
+        """Slurm would have it wait two minutes."""
+        self._beginning.soon(id)
 
     def queue_again(self, job: BatchJob, reason: str, *, hold: bool) -> None:
         """It begins when Slurm lets it."""
@@ -178,7 +182,7 @@ class Slurm(BatchSystem):
         assert entry is not None
         if entry.state in STANDING:
             return STANDS
-        self._bring_back_ended(entry, job, reason, hold=hold)
+        self.bring_back_ended(entry, job, reason, hold=hold)
         return ""
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
@@ -194,11 +198,11 @@ class Slurm(BatchSystem):
         elif entry is None or entry.state not in GOING:
             check_lost(entry, job, Task(), held=False)
             assert entry is not None
-            self._bring_back_ended(entry, job, reason, hold=hold)
+            self.bring_back_ended(entry, job, reason, hold=hold)
             return
         raise EndingError(f"Slurm is ending job {job.id}.")
 
-    def _bring_back_ended(self, entry: Entry, job: BatchJob, reason: str, *, hold: bool) -> None:
+    def bring_back_ended(self, entry: Entry, job: BatchJob, reason: str, *, hold: bool) -> None:
         purpose = f"queueing job {job.id} again"
         self._call("scontrol", "requeuehold" if hold else "requeue", job.id, purpose=purpose)
         # What has ended can be told nothing; what is in the queue can.
@@ -301,8 +305,9 @@ class Slurm(BatchSystem):
         """A job by the number of its own or as users call it."""
         return self._entries(id)
 
-    def running_on(self, nodes: Iterable[str]) -> list[Entry]:
-        words = ("--all", "--states=RUNNING", f"--nodelist={','.join(nodes)}")
+    def seen_on(self, nodes: Iterable[str]) -> list[Entry]:
+        """What runs there, or has failed just now."""
+        words = ("--all", "--states=RUNNING,FAILED", f"--nodelist={','.join(nodes)}")
         return self._squeue(*words, purpose="asking what runs on worker nodes")
 
     def _ask(self, ids: frozenset[str]) -> dict[str, Entry]:

@@ -75,7 +75,8 @@ local function in_features(features, rules)
    end
    if not any then return nil end
    if string.find(features, "[^%w%._&,-]") then
-      refuse("An environment can be combined with other constraints only by '&' (not '%s').",
+      refuse("An environment can be combined with other constraints only by '&' (not '%s'); "
+         .. "--comment=env:none asks for no environment.",
          string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
    end
    for word in string.gmatch(features, "[^&,]+") do
@@ -181,7 +182,8 @@ end
 local function also(name, features)
    if not given(features) then return name end
    if string.find(features, "[^%w%._&,-]") then
-      refuse("An environment can be combined with other constraints only by '&' (not '%s').",
+      refuse("An environment can be combined with other constraints only by '&' (not '%s'); "
+         .. "--comment=env:none asks for no environment.",
          string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
    end
    for word in string.gmatch(features, "[^&,]+") do
@@ -218,7 +220,7 @@ local function submit(job, partitions, uid)
    if script ~= nil then job.script = script end
    if by_features then job.features = constraint end
    if given(rules.bait_feature) and (given(job.script) or rules.spank) then
-      local machine = name or by_option
+      local machine = by_option or name
       if machine and machine ~= LEFT_ALONE and not has_nodes(machine, rules) then
          job.features = also(rules.bait_feature, job.features)
       end

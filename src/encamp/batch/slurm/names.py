@@ -16,6 +16,8 @@ NOTED = re.compile(rf"(?:^|;\s*)env=({ENVIRONMENT})(?=;|$)")
 ASKED = re.compile(rf"(?:^|[\s,;])env:({ENVIRONMENT})(?=[\s,;]|$)")
 """In a user's."""
 FEATURE = re.compile(ENVIRONMENT)
+ONCE = "it may begin only once"
+"""In the administrators' comment on a job that was not to be queued again, and had to be."""
 LEFT_ALONE = "none"
 
 
@@ -23,6 +25,10 @@ def noted(entry: Entry) -> str:
     """The one that it is sure to run in; empty: it will run as it is."""
     found = NOTED.search(entry.admin_comment)
     return found[1] if found else ""
+
+
+def may_begin_again(entry: Entry) -> bool:
+    return entry.requeue and ONCE not in entry.admin_comment
 
 
 class People:
