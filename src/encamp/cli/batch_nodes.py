@@ -70,6 +70,23 @@ def start(
             start_node(keeper, request, bar, idle=_seconds(idle), lease=_seconds(lease))
         )
     print(machine.name)
+    _remark(machine)
+
+
+def _remark(machine: Machine) -> None:
+    import sys
+
+    from encamp.batch.enrol.opening import open_workers
+    from encamp.describe.batch_file import load_batch_settings
+
+    assert machine.node is not None
+    try:
+        workers = open_workers(load_batch_settings(), machine.node.system)
+        remark = workers.remark(machine.name)
+    except EncampError:
+        return  # It has joined, which is what was asked for.
+    if remark:
+        print(f"encamp: {remark}", file=sys.stderr)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -107,10 +107,31 @@ class SlurmWorkers(Workers):
             for name, described in self._states(nodes).items()
         }
 
+    def remark(self, node: str) -> str:
+        described = self._all_states()
+        own = _list(described.get(node, {}), "Partitions")
+        kinds = self._kinds()
+        mixed = {
+            partition
+            for words in described.values()
+            if not kinds & _list(words, "AvailableFeatures")
+            for partition in own & _list(words, "Partitions")
+        }
+        if not mixed or self.settings.bait_feature:
+            return ""
+        return (
+            f"Slurm's partition {' and '.join(sorted(mixed))} has other hosts, too: jobs that are"
+            f" not for node {node} may be sent to it. 'bait_feature' in batch.yaml keeps those for"
+            " baits away, and a NodeSet all of them."
+        )
+
+    def _kinds(self) -> frozenset[str]:
+        return frozenset(one.name for one in environments_that_enrol(self.system))
+
     def send_on(self, nodes: Mapping[str, str]) -> None:
-        kinds = {one.name for one in environments_that_enrol(self.system)} | {*nodes.values()}
+        kinds = self._kinds() | {*nodes.values()}
         offered = {
-            name: kinds.intersection(words.get("AvailableFeatures", "").split(","))
+            name: kinds & _list(words, "AvailableFeatures")
             for name, words in self._all_states().items()
         }
         good = {name: offered[name] | {nodes[name]} for name in nodes if name in offered}
@@ -130,7 +151,7 @@ class SlurmWorkers(Workers):
         found = {}
         for line in said.splitlines():
             words = dict(re.findall(r"(\w+)=(\S*)", line.partition(" OS=")[0]))
-            words |= dict(re.findall(r" (State|LastBusyTime)=(\S+)", line))
+            words |= dict(re.findall(r" (State|LastBusyTime|Partitions)=(\S+)", line))
             if "NodeName" in words:
                 found[words["NodeName"]] = words
         return found
@@ -205,6 +226,10 @@ def usable(memory: int) -> int:
     """MiB that a node is sure to tell Slurm of: its kernel keeps the rest to itself. A job that
     asked for more would have one node after the other come for nothing."""
     return max(1, memory * 96 // 100 // MIB - 48)
+
+
+def _list(words: Mapping[str, str], name: str) -> frozenset[str]:
+    return frozenset(words.get(name, "").split(",")) - {"", "(null)"}
 
 
 def _parts(state: str) -> set[str]:

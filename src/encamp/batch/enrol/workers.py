@@ -56,6 +56,10 @@ class Workers(ABC):
     def look(self, nodes: Collection[str]) -> dict[str, Seen]:
         """How these stand; those that the batch system does not know are left out."""
 
+    def remark(self, node: str) -> str:
+        """What its administrator may not have meant so, of a node that has joined; empty: nothing."""
+        return ""
+
     def send_on(self, nodes: Mapping[str, str]) -> None:  # noqa: B027
         """Have jobs go elsewhere that the batch system has sent to these, and that cannot run
         there. `nodes`: with the environment of each. Not needed where it sends none."""
