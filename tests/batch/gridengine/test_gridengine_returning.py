@@ -351,9 +351,35 @@ def test_master_that_does_not_tell_whether_it_may_is_waited_for(place: Place) ->
     assert place.called("qmod") == place.called("qalter") == []
 
 
+def test_job_is_put_back_when_tasks_of_it_on_its_host_have_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = place.directory / "1.here"
+    task.mkdir()
+    place.bring_back()
+    for _ in range(2):
+        waits = refused(place.finish)
+        assert (waits.transient, isinstance(waits, EndingError)) == (True, False)
+    assert place.called("qalter") == place.called("qmod") == []
+    task.rmdir()
+    assert isinstance(refused(place.finish), EndingError)
+    assert place.called("qmod") == ["qmod -rj 7"]
+    # They are not waited for without end.
+    task.mkdir()
+    place.forget_calls()
+    monkeypatch.setattr(returning, "TASKS_END", -1.0)
+    assert isinstance(refused(place.finish), EndingError)
+    assert place.called("qmod") == ["qmod -rj 7"]
+
+
 # ── programs that a job has begun on other hosts ─────────────────────────────────────────────────
 
 TASK = Task(step="1.here")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "NOTICED", 0.0)
 
 
 @pytest.fixture
@@ -397,6 +423,26 @@ def test_task_that_grid_engine_has_seen_to_its_end_brings_nothing_back(with_task
     with_task.shepherds = [with_task.shepherd(4712)]
     with_task.finish()
     assert with_task.called("qmod") == with_task.called("qalter") == []
+
+
+def test_task_that_nobody_waits_for_any_more_brings_nothing_back(with_task: Place) -> None:
+    """Its shepherd has ended it since the job's script has ended."""
+    with_task.bring_back(task=TASK)
+    trace = with_task.directory / "trace"
+    trace.write_text("commlib_to_pty: was connected, but lost connection -> exiting\n")
+    with_task.finish()
+    assert with_task.called("qmod") == with_task.called("qalter") == []
+    assert "has ended the job" in refused(lambda: with_task.bring_back(task=TASK)).sentence
+
+
+def test_script_that_is_gone_when_it_is_given_back_is_waited_for(place: Place) -> None:
+    """Grid Engine was faster."""
+    place.adapter.describe("7")
+    place.waits(encamp_back="here")
+    (place.directory / "trace").write_text("mapped signal KILL to signal KILL\n")
+    place.shepherds = []
+    back = place.adapter.give_back(place.job, Task(), "why", hold=False)
+    assert "active_jobs" in back.left
 
 
 def test_task_of_a_job_that_goes_on_elsewhere_was_not_given_back(with_task: Place) -> None:

@@ -457,7 +457,10 @@ def test_parallel_job_with_a_task_on_its_way_runs_again(
         f"qrsh -inherit $(tail -n 1 $PE_HOSTFILE | cut -d ' ' -f 1) {task} {file}\n"
         f"echo goes on >>{file}\nsleep 600\n"
     )
-    id = camp.submit(alice, *MINI, "-pe", *slots, script=script)
+    # Both runs on one host, where Grid Engine lets it begin again there.
+    alone = slots[0] == "smp" and whose == "script"
+    pinned = ("-l", f"h={camp.names[0]}") if alone else ()
+    id = camp.submit(alice, *MINI, *pinned, "-pe", *slots, script=script)
     camp.wait_for("its task", lambda: file.read_text() == "run 0\ntask\n")
     [shepherd] = [
         one
@@ -480,6 +483,28 @@ def test_parallel_job_with_a_task_on_its_way_runs_again(
     assert last is Outcome.DONE
     assert Outcome.GIVEN_BACK in others
     assert not {*others} & {Outcome.DONE, Outcome.LOST}
+
+
+@pytest.mark.parametrize("slots", [("smp", "2"), ("mpi", "3")], ids=["one", "two"])
+def test_parallel_job_ends_as_its_script_whatever_becomes_of_its_tasks(
+    camp: Camp, alice: Person, slots: tuple[str, str]
+) -> None:
+    """One dies of a signal, and one is there when the script has ended."""
+    file = file_of(alice, f"ends-{slots[0]}")
+    task = alice.directory / "either"
+    task.write_text("#!/bin/sh\n[ $1 = dies ] && kill -9 $$\necho task >>$2\nsleep 600\n")
+    task.chmod(0o755)
+    begin = f"qrsh -inherit $(tail -n 1 $PE_HOSTFILE | cut -d ' ' -f 1) {task}"
+    script = (
+        f"{COUNTS.format(file=file)}{begin} dies; echo $? >>{file}\n"
+        f"{begin} stays {file} </dev/null &\n"
+        f"while ! grep -q task {file}; do sleep 0.1; done\nexit 5\n"
+    )
+    id = camp.submit(alice, *MINI, "-pe", *slots, script=script)
+    camp.wait_for("its account", lambda: "5" in [one["exit_status"] for one in camp.accounts(id)])
+    camp.wait_for("its end", partial(is_gone, camp, id))
+    assert file.read_text() == "run 0\n137\ntask\n"
+    assert Outcome.GIVEN_BACK not in outcomes_of(camp, id)
 
 
 def test_job_whose_shepherd_is_killed_runs_once_to_its_end(camp: Camp, alice: Person) -> None:

@@ -57,7 +57,7 @@ class Workers(ABC):
         """How these stand; those that the batch system does not know are left out."""
 
     def remark(self, node: str) -> str:
-        """What its administrator may not have meant so, of a node that has joined; empty: nothing."""
+        """What may not be meant so, of a node that has joined; empty: nothing."""
         return ""
 
     def send_on(self, nodes: Mapping[str, str]) -> None:  # noqa: B027

@@ -38,6 +38,9 @@ AGAIN, IN_ERROR, LATER = 99, 100, 75
 """Exit codes: begin it again; leave it in the queue, in error; it failed, and may work later."""
 MEMORY_REQUESTS = ("virtual_free", "mem_free", "h_rss")
 """What jobs ask for, each slot for itself, where no limit says more."""
+NOTICED = 1.0
+"""Seconds in which a shepherd has noticed that nobody waits for its task any more, should it be
+that what has ended the task."""
 MOST_SEEN = 1000
 """Shepherds that are remembered."""
 
@@ -114,9 +117,12 @@ class GridEngine(BatchSystem):
 
     def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
         part = part_of(task)
-        found = [each for each in self._shepherds(job.id) if each.part == part]
+        place = job.id, self._calls.host, part
+        found = [each for each in shepherds() if (each.id, each.host, each.part) == place]
         if not found:
-            raise stays(FORGOTTEN)
+            # Grid Engine has just ended it, maybe since it was put back because of a task.
+            left = self.bring_back(job, task, reason, hold=hold, held=False)
+            return GivenBack(exit_code=AGAIN, left=left)
         [shepherd] = found
         config = shepherd.config
         if shepherd.is_attended and not (part and self._is_batch(job.id)):
@@ -141,6 +147,8 @@ class GridEngine(BatchSystem):
         Grid Engine ends that for good if it sees a task killed. What else runs of the job, also on
         other hosts, is ended then, and waited for as if it had been lost itself."""
         part = part_of(task)
+        if part and held:
+            time.sleep(NOTICED)
         shepherd = self._last_seen(job.id, part)
         if shepherd is None or not shepherd.directory.exists():
             if not self._returning.is_queued_again(job.id, part):

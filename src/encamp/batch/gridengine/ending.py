@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 
-from encamp.batch.gridengine.shepherd import Shepherd, settings_in
+from encamp.batch.gridengine.shepherd import Shepherd, read_left, settings_in
 from encamp.model.errors import Code, EncampError
 
 USAGE, TRACE = "usage", "trace"
 """Files of its shepherd's: what the job took, written when it has ended; and what was done to it.
 The second is the job's own file, too: who changes it changes what becomes of one job of theirs."""
-ASKED = re.compile(r"mapped signal \w+ to signal KILL")
-"""Whatever Grid Engine ends a job for, it asks its shepherd to."""
+ASKED = re.compile(r"mapped signal \w+ to signal KILL|lost connection -> exiting")
+"""Whatever Grid Engine ends a job for, it asks its shepherd to; and that of a program on another
+host ends it when nobody waits for it any more, as when the job's script has ended."""
 FORGOTTEN = "Grid Engine has forgotten the job already."
 ONLY_BATCH = "Only batch jobs can be queued again."
 
@@ -24,12 +26,16 @@ def check_lost(shepherd: Shepherd, *, held: bool) -> None:
     certain, but for whether Grid Engine has done it."""
     if not held:
         _check_killed(shepherd)
+    if has_asked(shepherd.directory):
+        raise stays("Grid Engine has ended the job: it was deleted, or had reached a limit.")
+
+
+def has_asked(directory: Path) -> bool:
+    """Has Grid Engine had it ended?"""
     try:
-        asked = ASKED.search(shepherd.left(TRACE))
+        return ASKED.search(read_left(directory / TRACE)) is not None
     except OSError as error:
         raise stays("Grid Engine does not tell whether it has ended the job.") from error
-    if asked:
-        raise stays("Grid Engine has ended the job: it was deleted, or had reached a limit.")
 
 
 def _check_killed(shepherd: Shepherd) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from encamp.batch.gridengine.answers import Detail, Listed, read_values
 from encamp.batch.gridengine.calls import Calls
-from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, stays
+from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, has_asked, stays
 from encamp.batch.gridengine.jobs import Jobs, noted_as, reason_noted
 from encamp.batch.gridengine.shepherd import Shepherd, shepherds
 from encamp.batch.system import EndingError
@@ -52,6 +52,8 @@ KEPT = 300.0
 people to look at:"""
 KEEPS = re.compile(r"\bKEEP_ACTIVE=(?!0|false)", re.IGNORECASE)
 """by this of `execd_params`."""
+TASKS_END = 30.0
+"""Seconds in which programs have ended that a lost script has begun."""
 NOT_AGAIN = "It may not be begun a second time."
 
 LOG = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class Returning:
     def __init__(self, calls: Calls, jobs: Jobs) -> None:
         self._calls = calls
         self._jobs = jobs
+        self._awaited: dict[Lost, float] = {}
+        """Runs whose tasks are waited for, and since when."""
 
     def left_of(self, job: BatchJob, shepherd: Shepherd) -> str:
         """What `finish` needs to know, if the job may begin again. Nothing is done yet."""
@@ -101,6 +105,7 @@ class Returning:
                 raise _not_told(job.id)
             self._bring_forward(job.id, lost.part)
         elif self._is_still_lost(job.id, lost, listed):
+            self._await_tasks(job.id, lost)
             self._reschedule(job, lost, listed, reason, hold=hold)
             raise _not_told(job.id)
         # Else it runs: somebody was faster.
@@ -127,9 +132,22 @@ class Returning:
         place = id, host, lost.part
         runs = [each for each in shepherds() if (each.id, each.host, each.part) == place]
         if lost.part:
-            return any(each.pid == lost.shepherd for each in runs)
+            there = any(each.pid == lost.shepherd for each in runs)
+            return there and not has_asked(Path(lost.directory))
         here = any(job.queue.endswith(f"@{host}") for job in listed)
         return here and all(each.pid == lost.shepherd for each in runs)
+
+    def _await_tasks(self, id: str, lost: Lost) -> None:
+        """Programs that a lost script has begun on its own host end by themselves, with its machine
+        or soon after. If Grid Engine heard of that after it has put the job back, its daemon
+        (8.1.9) would keep the job in mind for ever, and never begin it there again."""
+        begun = self._awaited.setdefault(lost, time.monotonic())
+        is_over = time.monotonic() - begun > TASKS_END
+        if not lost.part and not is_over and _has_tasks(Path(lost.directory)):
+            raise EncampError(
+                Code.WRONG_STATE, f"Tasks of job {id} have not ended yet.", transient=True
+            )
+        del self._awaited[lost]
 
     def _reschedule(
         self, job: BatchJob, lost: Lost, listed: list[Listed], reason: str, *, hold: bool
@@ -205,6 +223,14 @@ class Returning:
                 for values in read_values(text):
                     if KEEPS.search(values.get("execd_params", "")):
                         return True
+        return False
+
+
+def _has_tasks(directory: Path) -> bool:
+    """Each has a directory in the job's until the master has acknowledged its end."""
+    try:
+        return any(entry.is_dir() for entry in directory.iterdir())
+    except OSError:
         return False
 
 

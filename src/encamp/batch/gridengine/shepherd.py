@@ -49,11 +49,11 @@ class Shepherd(msgspec.Struct, frozen=True, kw_only=True):
 
     def file(self, name: str) -> str:
         """A file of the job's directory, which is the shepherd's own."""
-        return _read(PROC / str(self.pid) / "cwd" / name)
+        return read_left(PROC / str(self.pid) / "cwd" / name)
 
     def left(self, name: str) -> str:
         """The same when the shepherd may have ended."""
-        return _read(self.directory / name)
+        return read_left(self.directory / name)
 
     @property
     def mark(self) -> int | None:
@@ -125,12 +125,12 @@ def read_shepherd(process: Path) -> Shepherd | None:
         pid=int(process.name),
         task=f"{directory[1]}.{directory[2]}",
         part=directory[3] or "",
-        config=settings_in(_read(process / "cwd" / "config")),
+        config=settings_in(read_left(process / "cwd" / "config")),
         directory=place,
     )
 
 
-def _read(path: Path) -> str:
+def read_left(path: Path) -> str:
     """Some of these files are the job's, too: what it makes of them costs us nothing."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:

@@ -59,7 +59,8 @@ bool gridengine_has_killed(void)
     FILE *file = spooled("trace");
 
     while (file != NULL && !killed && getline(&line, &size, file) > 0)
-        killed = strstr(line, " to signal KILL") != NULL;
+        killed = strstr(line, " to signal KILL") != NULL ||
+                 strstr(line, "lost connection -> exiting") != NULL;
     free(line);
     if (file != NULL)
         fclose(file);
@@ -203,8 +204,9 @@ void gridengine_called(struct job *job, char **words)
     job->words = words;
     job->comes_back = *shell != 0;
     if (*shell == 0) { /* of qrsh, whose words any shell splits */
-        job->comes_back = is_part(); /* with all of its job */
-        if (command || job->comes_back)
+        job->part = is_part();
+        job->comes_back = job->part; /* with all of its job */
+        if (command || job->part)
             take_command(job, SHELL, false, words);
         return;
     }

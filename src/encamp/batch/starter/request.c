@@ -156,6 +156,7 @@ void request_make(struct request *request, const struct job *job)
     umask(mask);
     /* Slurm's go to the script alone unless somebody wants otherwise, Grid Engine's to all */
     request->early_alone = job->system == SLURM || job->system == PBS;
+    request->part = job->part;
     request->shepherd = job->system == GRIDENGINE && job->over == 0 ? gridengine_shepherd() : -1;
     request->bytes = NULL;
     lay_out(request, job, mask);

@@ -44,6 +44,7 @@ struct job {
     bool any_shell;          /* the first word is a shell where /bin/sh does as well */
     bool login;              /* plainly started, its shell is told to be a login shell */
     bool comes_back;         /* the batch system can queue it again */
+    bool part;               /* it is a task that a job on several hosts has begun */
     pid_t over;              /* nothing is to be run: this was the job's starter; 0: it is us */
 };
 
@@ -67,6 +68,7 @@ struct request {
     size_t length;
     bool early_alone; /* signals from before the job began are for its first process */
     int shepherd;     /* who is to be there as long as the job runs; -1: nobody */
+    bool part;        /* of the job, on one of several hosts */
 };
 void request_make(struct request *request, const struct job *job);
 void request_mark(struct request *request, unsigned tries, bool lost);

@@ -171,11 +171,14 @@ static void begin_call(struct talk *talk, const uint8_t *body)
     close_files(talk);
 }
 
-static _Noreturn void end_like_the_job(unsigned kind, int value)
+/* Grid Engine ends a job for good of which it sees a task die of a signal. */
+static _Noreturn void end_like_the_job(unsigned kind, int value, bool part)
 {
     calls_end();
     witness_end();
     guard_end();
+    if (kind == 1 && value > 0 && value <= 64 && part)
+        _exit(128 + value);
     if (kind == 1 && value > 0 && value <= 64)
         die_of(value);
     _exit(kind == 0 ? value : FAILED_LATER);
@@ -196,7 +199,7 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
         return false;
     case 'E':
         if (length >= 2)
-            end_like_the_job(body[0], body[1]);
+            end_like_the_job(body[0], body[1], talk->request->part);
         break;
     case 'G':
         if (length >= 2) {
