@@ -20,7 +20,8 @@ from encamp.agent.claims import Claims, Use
 from encamp.agent.commands import left, starting
 from encamp.agent.commands.records import Records
 from encamp.agent.fitting import fitting_machines
-from encamp.agent.journal import Journal
+from encamp.agent.journal import LOCK, Journal
+from encamp.agent.owners import home_of
 from encamp.agent.promised import Promise, with_promises
 from encamp.agent.watching import MachineWatch
 from encamp.bus.messages import Claim, encode
@@ -176,22 +177,25 @@ def test_the_machines_of_one_leave_out_nobody_elses() -> None:
 def test_an_owner_who_holds_up_what_is_done_for_him_holds_up_nothing_else(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = plant(home, ANN, f"{ID}1", b"")
-    (directory / "machine.json").unlink()
-    # Whoever opens that waits for ever.
-    os.mkfifo(directory / "machine.json")
+    plant(home, ANN, f"{ID}1", b"")
+    its = home_of(home, ANN)
+    its.locks.mkdir()
+    os.chown(its.locks, ANN, ANN)
     monkeypatch.setattr(watching, "PATIENCE", 0.1)
     monkeypatch.setattr(starting, "RECOVERING", 2.0)
     plant(home, BEN, f"{ID}2", msgspec.json.encode(machine(f"{ID}2")))
     watch = MachineWatch(home, lambda: None)
     before = set(threading.enumerate())
-    watch.look(agree=True)
-    assert [one.owner for one in watch.machines] == [BEN]
-    helpers = set(threading.enumerate()) - before
-    assert helpers
-    watch.look(agree=True)
-    for thread in helpers:
-        thread.join()
+    with its.lock(LOCK):  # Whoever wants that waits for ever.
+        for path in its.locks.iterdir():
+            os.chown(path, ANN, ANN)
+        watch.look(agree=True)
+        assert [one.owner for one in watch.machines] == [BEN]
+        helpers = set(threading.enumerate()) - before
+        assert helpers
+        watch.look(agree=True)
+        for thread in helpers:
+            thread.join()
 
 
 def test_idle_machines_that_do_not_go_keep_no_others_in_place(

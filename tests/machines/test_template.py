@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from encamp.images import store
 from encamp.images.store import ImageStore
 from encamp.machines.hardware import Hardware
-from encamp.machines.template import Stamp, Template, TemplateStore
+from encamp.machines.template import MOST_SIZES, Stamp, Template, TemplateStore
 from encamp.model.image import Image
 from encamp.model.size import MIB, Size
 from tests.images.stock import make_image, store_in
@@ -103,3 +104,22 @@ def test_a_template_that_is_just_being_removed_takes_no_room(
     template = msgspec.structs.replace(template, stamps={"memory": Stamp(1, 1, 1)})
     make.templates.remove("going")
     assert make.templates.size(template) == 0
+
+
+def test_templates_of_few_sizes_are_kept_those_that_were_used_last(
+    images: ImageStore, make: Made
+) -> None:
+    image, other = make_image(images, "mini"), make_image(images, "other")
+    make("other", other, environment="other")
+    for number in range(MOST_SIZES):
+        size = msgspec.structs.replace(SMALL, size=Size(1, (64 + number) * MIB))
+        make(f"size-{number}", image, size)
+        os.utime(make.templates.directory(f"size-{number}"), (number, number))
+    assert len(make.templates.keys()) == 1 + MOST_SIZES
+    first = make.templates._read("size-0")
+    assert first is not None
+    make.templates.origin(first)
+    left = make("newest", image, msgspec.structs.replace(SMALL, size=Size(2, 64 * MIB)))
+    assert {*left} >= {"newest", "size-0", "other"}, "a machine was cloned from it"
+    assert "size-1" not in left
+    assert len(left) == 1 + MOST_SIZES

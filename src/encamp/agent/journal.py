@@ -19,6 +19,7 @@ from encamp.home import Home, wait_for_lock
 from encamp.machines.directory import DOOMED, MachineDirectory
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import ALIVE, Machine
+from encamp.small_file import read_small
 
 RECORDS = msgspec.json.Decoder(Machine)
 LOCK = "machines"
@@ -68,7 +69,7 @@ class Journal:
 
     def read(self, machine_id: str) -> Machine | None:
         try:
-            return RECORDS.decode(self.directory(machine_id).record.read_bytes())
+            return RECORDS.decode(read_small(self.directory(machine_id).record))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 

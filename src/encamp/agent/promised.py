@@ -17,6 +17,7 @@ from encamp.home import Home
 from encamp.machines.room import Counted, Counting, counted, growth
 from encamp.machines.standing import Standing
 from encamp.model.size import Size
+from encamp.small_file import read_small
 
 MARKED = f"{MARK}=".encode()
 
@@ -43,7 +44,7 @@ def directory(home: Home) -> Path:
 def read(path: Path) -> Promise | None:
     """None: it was never written whole."""
     with suppress(OSError, msgspec.MsgspecError):
-        promise = PROMISES.decode(path.read_bytes())
+        promise = PROMISES.decode(read_small(path))
         return promise if promise.id == path.name else None
     return None
 

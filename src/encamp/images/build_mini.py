@@ -46,6 +46,10 @@ hosts: files dns
     "etc/profile": """\
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 umask 022
+for file in /etc/profile.d/*.sh; do
+    if [ -r "$file" ]; then . "$file"; fi
+done
+unset file
 """,
     "etc/os-release": """\
 NAME="Encamp mini"

@@ -21,6 +21,7 @@ from encamp.images.apt import Apt
 from encamp.images.portion import Portion
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
+from encamp.small_file import read_small
 from encamp.workplace import remove_tree, workplace
 
 WANTED = (
@@ -92,7 +93,7 @@ def get_kernel(home: Home, apt: Apt, package: str, progress: Portion) -> Kernel:
 
 def cached(place: Path) -> Kernel | None:
     try:
-        record = msgspec.json.decode((place / "kernel.json").read_bytes(), type=KernelRecord)
+        record = msgspec.json.decode(read_small(place / "kernel.json"), type=KernelRecord)
         whole = all(
             hashlib.sha256((place / name).read_bytes()).hexdigest() == sha256
             for name, sha256 in record.sha256.items()

@@ -22,6 +22,7 @@ from encamp.images.records import (
 )
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import ALIVE, State
+from encamp.small_file import read_small
 
 
 class User(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ def users(home: Home) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in home.machines.glob("*/machine.json"):
         with contextlib.suppress(*UNREADABLE):
-            user = USERS.decode(path.read_bytes())
+            user = USERS.decode(read_small(path))
             if user.state in ALIVE or user.state is State.SUSPENDED:
                 found.setdefault(user.image, []).append(user.name)
     return found

@@ -11,6 +11,7 @@ import msgspec
 from encamp.home import Home
 from encamp.images.reference import is_digest
 from encamp.model.image import Defaults, Image, ImageFile
+from encamp.small_file import read_small
 
 RECORD = "image.json"
 SIGNATURE = "image.json.minisig"
@@ -102,7 +103,7 @@ def stamp_path(home: Home, digest: str) -> Path:
 
 def read_link(home: Home, tag: str) -> Link | None:
     try:
-        link = LINKS.decode(link_path(home, tag).read_bytes())
+        link = LINKS.decode(read_small(link_path(home, tag)))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return link if is_digest(link.digest) else None
@@ -129,7 +130,7 @@ def directories(home: Home) -> list[Path]:
 
 def read_record(directory: Path) -> Record | None:
     try:
-        record = RECORDS.decode((directory / RECORD).read_bytes())
+        record = RECORDS.decode(read_small(directory / RECORD))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return record if record.digest == directory.name else None
@@ -137,13 +138,13 @@ def read_record(directory: Path) -> Record | None:
 
 def read_origin(directory: Path) -> Origin | None:
     try:
-        return ORIGINS.decode((directory / ORIGIN).read_bytes())
+        return ORIGINS.decode(read_small(directory / ORIGIN))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def read_stamp(path: Path) -> Stamp | None:
     try:
-        return STAMPS.decode(path.read_bytes())
+        return STAMPS.decode(read_small(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None

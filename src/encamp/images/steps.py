@@ -20,6 +20,7 @@ from encamp.images.content import write_file
 from encamp.images.waiting import locked
 from encamp.model.recipe import BUILDER
 from encamp.progress import Silent
+from encamp.small_file import read_small
 from encamp.workplace import Workplace
 
 LIMIT = 3 << 30
@@ -97,7 +98,7 @@ class Steps:
         """A kept tree; it is ours from now on, and the last to be forgotten."""
         target = self.place()
         try:
-            record = msgspec.json.decode(self.record(key).read_bytes(), type=StepRecord)
+            record = msgspec.json.decode(read_small(self.record(key)), type=StepRecord)
             share(self.archive(key), target)
             os.utime(self.record(key))
         except (OSError, msgspec.DecodeError):

@@ -23,6 +23,7 @@ from encamp.model.errors import EncampError
 from encamp.model.image import Image
 from encamp.model.size import MIB, Size
 from encamp.progress import Progress
+from encamp.small_file import read_small
 from encamp.workplace import workplace
 
 PATIENCE = 10.0
@@ -55,7 +56,7 @@ def _evidence(user: tuple[int, int] | None) -> str:
 def known(home: Home, user: tuple[int, int] | None) -> Verdict | None:
     """The verdict, if one was reached and still holds."""
     try:
-        verdict = msgspec.json.decode(_file(home).read_bytes(), type=Verdict)
+        verdict = msgspec.json.decode(read_small(_file(home)), type=Verdict)
     except (OSError, msgspec.MsgspecError):
         return None
     return verdict if verdict.evidence == _evidence(user) else None

@@ -13,6 +13,8 @@ from qemu.qmp import ConnectError, ExecuteError, QMPClient, QMPError
 from encamp.model.errors import Code, EncampError
 
 POLL = 0.005
+SETTLED = (None, "none", "completed", "failed", "cancelled")
+"""What QEMU says of a migration that is not under way, or not any more."""
 FORWARD = re.compile(r"HOST_FORWARD\]\s+\d+\s+\S+\s+(?P<outside>\d+)\s+\S+\s+(?P<inside>\d+)")
 ANSWER_TIMEOUT = 20.0
 
@@ -121,6 +123,19 @@ class Monitor:
                         "The machine's state could not be written.",
                         f"QEMU said: {answer.get('error-desc', 'nothing')}",
                     )
+            await asyncio.sleep(POLL)
+
+    async def give_up(self) -> None:
+        """End a save that has failed or that nobody wants any more. Before it has ended, QEMU
+        would not resume the machine, or would stop it again."""
+        with suppress(EncampError):  # A save that has begun has taken the file.
+            await self._ask("closefd", fdname="state")
+        await self._ask("migrate_cancel")
+        while True:
+            answer = await self._ask("query-migrate")
+            assert isinstance(answer, dict)
+            if answer.get("status") in SETTLED:
+                return
             await asyncio.sleep(POLL)
 
     async def _mapped(self, mapped: bool) -> None:

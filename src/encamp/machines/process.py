@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import select
 import signal
 import struct
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Share
+from encamp.polling import is_readable
 
 LAUNCHER = Path(__file__).with_name("encamp-launch")
 
@@ -126,7 +126,7 @@ class Process:
         return None
 
     def alive(self) -> bool:
-        return not select.select([self._fd], [], [], 0)[0]
+        return not is_readable(self._fd)
 
     def signal(self, number: signal.Signals) -> None:
         try:
@@ -162,7 +162,7 @@ class Process:
     def kill_now(self) -> None:
         """The same without an event loop."""
         self.signal(signal.SIGKILL)
-        select.select([self._fd], [], [])
+        is_readable(self._fd, None)
         self._reap()
 
     def _reap(self) -> None:

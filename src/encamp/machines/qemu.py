@@ -8,6 +8,7 @@ import socket
 import stat
 from collections.abc import Coroutine
 from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -194,41 +195,61 @@ class Engine:
 
         Saved as it runs, it runs again as soon as it is loaded, which spares a clone a step."""
         # Through a pipe: we write the file, so QEMU's own limit on files can stay low.
-        reading, writing = os.pipe()
+        reading, writing = (FileIO(fd, mode) for fd, mode in zip(os.pipe(), "rw", strict=True))
         copying = asyncio.create_task(asyncio.to_thread(_copy_to_file, reading, target))
+        # Also if no thread could begin: QEMU would wait for ever for somebody to read.
+        copying.add_done_callback(lambda _: reading.close())
         try:
             async with monitor(self.connect_monitor()) as control:
                 try:
                     await control.full_speed()
-                    await control.hand_over(writing)
-                    os.close(writing)
-                    writing = -1
-                    await control.save(memory_is_mapped=memory_is_mapped)
-                    await copying
-                except BaseException as error:
-                    target.unlink(missing_ok=True)
+                    await control.hand_over(writing.fileno())
+                    writing.close()
+                    await _until_one_fails(copying, control.save(memory_is_mapped=memory_is_mapped))
+                except BaseException:
+                    await control.give_up()
                     await control.resume()
-                    # QEMU saw only that its pipe broke; whoever wrote the file knows why.
-                    if isinstance(error, EncampError) and copying.done():
-                        await copying
                     raise
-        except OSError as error:
-            raise EncampError(
-                Code.DISK_FULL,
-                f"The machine's state could not be written to {target}: {error.strerror}.",
-                "Make room and try again; the machine goes on as before.",
-            ) from error
-        finally:
-            if writing >= 0:
-                os.close(writing)
+        except BaseException as error:
+            writing.close()
             await asyncio.wait({copying})
+            target.unlink(missing_ok=True)
+            # QEMU saw only that its pipe broke; whoever wrote the file knows why.
+            why = copying.exception() if isinstance(error, EncampError) else error
+            match why:
+                case OSError():
+                    raise EncampError(
+                        Code.DISK_FULL,
+                        f"The machine's state could not be written to {target}: {why.strerror}.",
+                        "Make room and try again; the machine goes on as before.",
+                    ) from why
+                case RuntimeError():  # There can be no more threads.
+                    raise EncampError(
+                        Code.NO_ROOM,
+                        f"The machine's state could not be written to {target}: {why}.",
+                        "Try again later; the machine goes on as before.",
+                        transient=True,
+                    ) from why
+            raise
 
 
-def _copy_to_file(reading: int, target: Path) -> None:
-    with open(reading, "rb", buffering=0) as source, target.open("xb") as file:
+def _copy_to_file(source: FileIO, target: Path) -> None:
+    with source, target.open("xb") as file:
         target.chmod(0o600)
         while piece := source.read(1 << 20):
             file.write(piece)
+
+
+async def _until_one_fails(copying: asyncio.Task[None], work: Coroutine[object, object, T]) -> None:
+    """Wait for both, or until one of them fails."""
+    saving = asyncio.create_task(work)
+    try:
+        await asyncio.wait({copying, saving}, return_when=asyncio.FIRST_EXCEPTION)
+        for task in (copying, saving):
+            if task.done():
+                task.result()
+    finally:
+        await _cancel(saving)
 
 
 def _lost(task: asyncio.Task[T]) -> bool:

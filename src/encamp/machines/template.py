@@ -20,9 +20,12 @@ from encamp.machines.hardware import Hardware
 from encamp.machines.plain_file import plain_file
 from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
 from encamp.model.image import Image
+from encamp.small_file import read_small
 
 FORMAT = 4
 """Raised when templates made by earlier versions of this code can no longer be used."""
+MOST_SIZES = 8
+"""Templates of one image that are kept, for machines of as many sizes."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -71,6 +74,8 @@ class TemplateStore:
 
     def origin(self, template: Template) -> Clone:
         directory = self.directory(template.key)
+        with suppress(OSError):
+            os.utime(directory)  # It is in use.
         return Clone(memory=directory / MEMORY, state=directory / STATE)
 
     def find(self, key: str) -> Template | None:
@@ -138,10 +143,22 @@ class TemplateStore:
         """What nobody will clone from any more, now that there is a newest one. So goes anything
         that no longer reads as a template."""
         images = ImageStore(self.home, self._shared)
+        sizes = []
         for key in self.keys():
             other = self._read(key)
             if key != newest.key and (other is None or _outdated(other, newest, images)):
                 self.remove(key)
+            elif other is not None and other.image == newest.image and key != newest.key:
+                sizes.append(key)
+        # Those that have served nobody for longest.
+        sizes.sort(key=self._last_used, reverse=True)
+        for key in sizes[MOST_SIZES - 1 :]:
+            self.remove(key)
+
+    def _last_used(self, key: str) -> float:
+        with suppress(OSError):
+            return self.directory(key).stat().st_mtime
+        return 0.0
 
     def size(self, template: Template) -> int:
         """Bytes on disk; a memory file is mostly holes. 0 if it is just being removed."""
@@ -152,7 +169,7 @@ class TemplateStore:
 
     def _read(self, key: str) -> Template | None:
         try:
-            data = (self.directory(key) / RECORD).read_bytes()
+            data = read_small(self.directory(key) / RECORD)
             return msgspec.json.decode(data, type=Template)
         except (OSError, msgspec.MsgspecError):
             return None

@@ -11,6 +11,7 @@ from encamp.agent.owners import owners
 from encamp.agent.properties.plugin import Asked, NoValueError
 from encamp.model.machine import State
 from encamp.model.property import Value, ValueKind
+from encamp.small_file import read_small
 
 
 class _Record(msgspec.Struct):
@@ -54,7 +55,7 @@ def _states(asked: Asked) -> list[State]:
             # One that is being made has no record yet, one that is being removed none any more.
             with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
                 record = MachineDirectory(asked.home.machines / name).record
-                found.append(RECORDS.decode(record.read_bytes()).state)
+                found.append(RECORDS.decode(read_small(record)).state)
     if owners(asked.home):
         from encamp.agent import owned
 

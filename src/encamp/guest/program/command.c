@@ -87,21 +87,23 @@ static int watch(struct stream *stream, unsigned channel, int fd)
 }
 
 /* The child's ends go to `theirs`, ours are watched. 0 or -1 with errno; all ends are then in
-   `stream` or `theirs` for the caller to close. */
-static int connect_pipes(struct stream *stream, int theirs[CHANNELS], bool merged)
+   `stream` or `theirs` for the caller to close. They are the user's, who may open them by name
+   (/dev/stdout). */
+static int connect_pipes(struct stream *stream, int theirs[CHANNELS], const struct launch *launch)
 {
     for (unsigned channel = 0; channel < CHANNELS; channel++) {
         int ends[2];
         bool input = channel == CHANNEL_IN;
 
-        if (merged && channel == CHANNEL_ERR) {
+        if (launch->merged && channel == CHANNEL_ERR) {
             theirs[channel] = fcntl(theirs[CHANNEL_OUT], F_DUPFD_CLOEXEC, 3);
             return theirs[channel] < 0 ? -1 : 0;
         }
         if (pipe2(ends, O_CLOEXEC) < 0)
             return -1;
         theirs[channel] = ends[input ? 0 : 1];
-        if (watch(stream, channel, ends[input ? 1 : 0]) < 0)
+        if (watch(stream, channel, ends[input ? 1 : 0]) < 0 ||
+            fchown(theirs[channel], launch->uid, launch->gid) < 0)
             return -1;
     }
     return 0;
@@ -131,7 +133,7 @@ static int start(struct stream *stream, const struct launch *launch)
     int error = 0;
 
     if ((launch->terminal ? connect_terminal(stream, theirs)
-                          : connect_pipes(stream, theirs, launch->merged)) < 0 ||
+                          : connect_pipes(stream, theirs, launch)) < 0 ||
         pipe2(status, O_CLOEXEC | O_NONBLOCK) < 0 || (launch->held && pipe2(go, O_CLOEXEC) < 0))
         error = errno;
     stream->status = status[0];

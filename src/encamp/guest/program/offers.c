@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "console.h"
 #include "events.h"
 #include "files.h"
 
@@ -22,6 +23,14 @@ struct permit {
     struct session *session; /* NULL: none */
     uid_t uid;
 };
+
+static const char profiles[] = "/etc/profile.d";
+static const char profile[] = "/etc/profile.d/encamp.sh";
+static const char adding[] = "case \":$PATH:\" in\n"
+                             "*:" OFFERS_PLACE ":*) ;;\n"
+                             "*) [ ! -d " OFFERS_PLACE " ] || export PATH=\"$PATH:" OFFERS_PLACE
+                             "\" ;;\n"
+                             "esac\n";
 
 static struct permit permits[SESSION_LIMIT];
 static int watcher = -1;
@@ -144,6 +153,14 @@ int offers_prepare(const char *path)
     return error != 0 ? error : listen_there();
 }
 
+/* Login shells set PATH anew, and read this then. Without it the names are there nevertheless; one
+   that is there was put there before, or by the image. */
+static void tell_login_shells(void)
+{
+    if (in_machine && strcmp(place, OFFERS_PLACE) == 0 && directory_make(profiles, 0755) == 0)
+        file_create(profile, adding, sizeof adding - 1, 0644);
+}
+
 int offers_make(struct session *session, const uint8_t *payload, size_t length, char *text,
                 size_t size)
 {
@@ -167,7 +184,9 @@ int offers_make(struct session *session, const uint8_t *payload, size_t length, 
         permit = permit_of(NULL);
     if (error == 0 && permit != NULL)
         *permit = (struct permit){session, uid};
-    if (error != 0)
+    if (error == 0)
+        tell_login_shells();
+    else
         snprintf(text, size, "commands of the host's could not be put into %.300s: %s", path,
                  strerror(error));
     return error;
