@@ -11,6 +11,7 @@ import pytest
 from encamp.batch import adapters
 from encamp.batch.pbs.adapter import Pbs
 from encamp.batch.slurm.adapter import Slurm
+from encamp.batch.system import BatchSystem
 from encamp.model.batch import BatchSettings
 from encamp.model.errors import Code, EncampError
 
@@ -30,6 +31,13 @@ def anew() -> Iterator[None]:
 @pytest.mark.parametrize("system", list(adapters.OURS))
 def test_each_of_ours_opens_by_its_name(system: str) -> None:
     assert adapters.open_batch_system(BatchSettings(system=system)).name == system
+
+
+@pytest.mark.parametrize("system", list(adapters.OURS))
+def test_each_of_ours_ends_what_it_begins_to_bring_back(system: str) -> None:
+    kind = type(adapters.open_batch_system(BatchSettings(system=system)))
+    assert kind.bring_back is not BatchSystem.bring_back
+    assert kind.finish is not BatchSystem.finish
 
 
 def test_an_unknown_one_is_told_with_the_nearest() -> None:

@@ -88,6 +88,7 @@ class Keeper:
                 yield engine, channel
 
     async def pause(self, machine: Machine) -> Machine:
+        _refuse_of_node(machine, Move.PAUSE)
         with self._moves.standing(machine, Move.PAUSE) as (current, engine):
             # Written first: one that is said to be paused and runs can be resumed, not so the
             # other way round.
@@ -273,19 +274,26 @@ class Keeper:
         )
 
     def _refuse_under_job(self, machine: Machine, move: Move, job_is_over: bool) -> None:
-        if machine.node is not None and not job_is_over:
-            raise EncampError(
-                Code.WRONG_STATE,
-                f"Cannot {move.value} machine {machine.name}: it is a node of"
-                f" {machine.node.system}, and jobs may run there.",
-                f"'encamp batch leave {machine.name}' has it leave when the last has ended.",
-            )
-        if machine.tied and not job_is_over:
+        if job_is_over:
+            return
+        _refuse_of_node(machine, move)
+        if machine.tied:
             raise EncampError(
                 Code.WRONG_STATE,
                 f"Cannot {move.value} machine {machine.name}: a job is running in it.",
                 f"Wait for the job, or end it with 'encamp kill {machine.name}'.",
             )
+
+
+def _refuse_of_node(machine: Machine, move: Move) -> None:
+    """Its batch system would take the node for lost, and begin its jobs elsewhere."""
+    if machine.node is not None:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Cannot {move.value} machine {machine.name}: it is a node of"
+            f" {machine.node.system}, and jobs may run there.",
+            f"'encamp batch leave {machine.name}' has it leave when the last has ended.",
+        )
 
 
 def check_guest(machine: Machine) -> None:

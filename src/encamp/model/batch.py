@@ -13,6 +13,15 @@ ENVIRONMENT = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 """What a job may call an environment; everything else is refused wherever it comes from."""
 
 
+BEHIND = {"pbs": "slurm"}
+"""Batch systems whose jobs another one begins, which has the nodes."""
+
+
+def with_nodes(system: str) -> str:
+    """The batch system that has the nodes of this one."""
+    return BEHIND.get(system, system)
+
+
 SCRIPTS = frozenset({"", "batch", "interactive"})
 """What batch systems call the step that a job's own script is."""
 
@@ -40,12 +49,19 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not look, or control groups see to it."""
     restarts: int = 0
     """How often it was begun before."""
+    returns: int | None = None
+    """How often it came back before, since it could not be run or was lost; None: that is not told
+    from its other restarts."""
     requeue: bool | None = True
     """May it be begun again, if it was lost under way? None: that is not known now."""
     hosts: tuple[str, ...] = ()
     """All nodes of it, the first first."""
     environment: str = ""
     """What it asked for where the batch system can tell; else the starter says so."""
+
+    def has_come_back(self, often: int) -> bool:
+        """So often, or more often."""
+        return (self.restarts if self.returns is None else self.returns) >= often
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -62,7 +62,9 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     queue: str = ""
     account: str = ""
     restarts: int = 0
-    """How often it had been begun before, anywhere."""
+    """How often it had been begun before, anywhere;"""
+    returns: int | None = None
+    """and how often because it came back; None: that is not told apart."""
     step: str = ""
     """Of the job, where it has steps."""
     outcome: Outcome = Outcome.STARTING

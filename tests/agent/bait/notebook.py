@@ -18,6 +18,7 @@ from encamp.model.batch import (
     BatchJob,
     BatchSettings,
     GivenBack,
+    Offered,
     Task,
     Waiting,
 )
@@ -73,10 +74,16 @@ class Notebook(BatchSystem):
             raise EncampError(Code.UNREACHABLE, "The notebook is closed.", transient=True)
         if (self.directory / f"{job.id}.kept").exists():
             raise EncampError(Code.WRONG_STATE, "The notebook takes nothing back.")
+        if (self.directory / f"{job.id}.torn").exists():
+            raise EncampError(Code.COMMAND_FAILED, "The notebook is torn.")
         returned = Returned(reason, hold, time.time())
         with (self.directory / f"{job.id}.back").open("ab") as file:
             file.write(msgspec.json.encode(returned) + b"\n")
         return GivenBack(exit_code=100 if hold else 99)
+
+    def commands(self, environment: str) -> dict[str, Offered]:
+        is_read = (self.directory / "read").exists()
+        return {"notes": Offered(words=("/bin/echo", "noted"))} if is_read else {}
 
     def returned(self, id: str) -> list[Returned]:
         with suppress(FileNotFoundError):

@@ -20,6 +20,7 @@ from encamp.guest.frames import HEADER, STDIN, STDOUT, U32, Bytes, Frame, Type
 from encamp.guest.messages import Exit, Kind
 from encamp.model.batch import Offered, Reads
 from encamp.model.errors import Code, EncampError
+from tests.agent.bait.hosting import Host, Person
 from tests.batch.starter.double import Door, build
 
 PATIENCE = 60
@@ -300,6 +301,24 @@ async def test_a_check_that_was_broken_off_says_nothing(door: Door) -> None:
         ringing = machine.call("slow", "word")
         assert await ringing.ended() == (Kind.EXITED, 0, "")
         assert ringing.output() == b"word\n"
+
+
+@pytest.mark.site
+def test_login_shells_find_them_too(host: Host, alice: Person) -> None:
+    """Whose profile sets PATH anew."""
+    words = "command -v notes; notes here; echo $PATH; stat -c '%U %a' /etc/profile.d/encamp.sh"
+    again = "; . /etc/profile.d/encamp.sh; echo $PATH"
+    read = host.notes / "read"
+    read.touch()
+    try:
+        done = host.run(alice, "/bin/sh", "-l", "-c", words + again)
+    finally:
+        read.unlink()
+    place, said, path, file, same = done.stdout.decode().splitlines()
+    assert (place, said) == ("/run/encamp/bin/notes", "noted here")
+    assert path.endswith(":/bin:/run/encamp/bin")
+    assert file == "root 644"
+    assert same == path
 
 
 async def gone(pid: int) -> None:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import array
 import asyncio
 import os
+import resource
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from encamp.agent.bait import door as door_module
 from encamp.agent.bait import frames
+from encamp.agent.bait import starter as starter_module
 from encamp.agent.bait.door import BaitDoor
-from encamp.agent.bait.starter import Visit, starter_of
+from encamp.agent.bait.starter import Visit, is_there, starter_of
 from encamp.door.socket_file import short
 from encamp.model.errors import EncampError
 from tests.agent.bait.test_frames import LEAST
 
 PATIENCE = 60.0
+NOBODY = 65534
 
 
 class Taken:
@@ -91,6 +97,38 @@ async def door(tmp_path: Path, taken: Taken) -> AsyncIterator[BaitDoor]:
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that everybody may enter."""
+    with tempfile.TemporaryDirectory(prefix="encamp-door-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+@asynccontextmanager
+async def somebody(script: str, *words: object, at_once: bool = False) -> AsyncIterator[None]:
+    """A process of another user's, in no job, that has said that it is up. `at_once`: before
+    anybody here can do anything."""
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", script, *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=(),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            up = process.stdout.readline
+            assert (up() if at_once else await asyncio.to_thread(up)) == b"up\n"
+            yield
+        finally:
+            process.kill()
 
 
 JOB = frames.frame(frames.JOB, LEAST)
@@ -213,7 +251,242 @@ async def test_nobody_has_more_than_a_share_of_the_places(
         held.callback(one_more.socket.close)
         one_more.send(JOB, FILES)
         kind, _ = await one_more.answer()
-        assert (kind, taken.asked) == ("T", [])
+        assert (kind, taken.asked) == ("W", [])
+
+
+HOLDING = """
+import socket, sys
+for _ in range(int(sys.argv[2])):
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(sys.argv[1])
+    socket.send_fds(line, [b"x"], [0, 1, 2])
+    line.detach()
+print("up", flush=True)
+sys.stdin.read()
+"""
+"""Comes as often as it is told to, begins to speak, and keeps all open."""
+
+
+@only_root
+async def test_somebody_with_hundreds_of_connections_shuts_nobody_out(
+    place: Path, taken: Taken
+) -> None:
+    many = door_module.MOST_OF_ONE
+    async with opened(place, taken) as door, somebody(HOLDING, door.path, many):
+        async with asyncio.timeout(PATIENCE):
+            while _open_files() < many * 4:
+                await asyncio.sleep(0.01)
+        starter = Starter(door.path)
+        assert starter.socket.fileno() > 1024, "more than this many files are open"
+        starter.send(JOB, FILES)
+        assert await starter.answer() == ("P", b"")
+        starter.socket.close()
+
+
+async def test_there_are_no_more_places_than_files_can_be_open(
+    door: BaitDoor, taken: Taken
+) -> None:
+    async with AsyncExitStack() as held:
+        held.enter_context(most_files(512))
+        waiting = [Starter(door.path) for _ in range(17)]
+        for one in waiting:
+            held.callback(one.socket.close)
+            one.send(JOB[:20], FILES)
+        assert (await waiting[-1].answer())[0] == "W"
+        with pytest.raises(BlockingIOError):
+            waiting[0].socket.recv(1)
+
+
+async def test_who_comes_while_no_more_files_can_be_open_waits(
+    door: BaitDoor, taken: Taken, caplog: pytest.LogCaptureFixture
+) -> None:
+    starter = Starter(door.path)
+    starter.send(JOB, FILES)
+    with most_files(3):
+        await asyncio.sleep(0.5)
+    assert caplog.messages == ["Nobody can be let in just now: Too many open files."]
+    assert await starter.answer() == ("P", b"")
+    starter.socket.close()
+
+
+async def test_who_brings_files_while_no_more_can_be_open_comes_again(
+    door: BaitDoor, taken: Taken
+) -> None:
+    starter = Starter(door.path)
+    await asyncio.sleep(0.1)
+    with most_files(3):
+        starter.send(JOB, FILES)
+        assert (await starter.answer())[0] == "M"
+    starter.socket.close()
+
+
+async def test_mistake_over_one_is_told_and_concerns_no_other(
+    door: BaitDoor, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistake(connection: socket.socket) -> None:
+        monkeypatch.undo()
+        raise ValueError
+
+    monkeypatch.setattr(starter_module, "starter_of", mistake)
+    first, second = Starter(door.path), Starter(door.path)
+    second.send(JOB, FILES)
+    kind, said = await first.answer()
+    assert (kind, b"ValueError" in said) == ("M", True)
+    assert await second.answer() == ("P", b"")
+    for one in (first, second):
+        one.socket.close()
+
+
+LINGERING = """
+import socket, struct, sys
+listener = socket.create_server(("127.0.0.1", 0))
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+ends = []
+for _ in range(int(sys.argv[2])):
+    ours = socket.socket()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    ours.connect(listener.getsockname())
+    ends.append(listener.accept()[0])
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
+    ours.setblocking(False)
+    try:
+        while True:
+            ours.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    files = [ours.fileno()] * 3 if sys.argv[3] == "taken" else [0, 1, 2, ours.fileno()]
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(sys.argv[1])
+    socket.send_fds(line, [b"GET /"], files)
+    line.detach()
+    ours.close()
+print("up", flush=True)
+sys.stdin.read()
+"""
+"""Comes with files that take long to be closed by whoever has them last."""
+
+
+COMING = """
+import socket, sys
+said = b"    W"
+while chr(said[4]) == "W":
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(sys.argv[1])
+    try:
+        socket.send_fds(line, [bytes.fromhex(sys.argv[2])], [0, 1, 2])
+    except BrokenPipeError:
+        pass
+    said = line.recv(4096)
+print("up", flush=True)
+"""
+"""Comes until it is not told to come again."""
+
+
+@only_root
+@pytest.mark.parametrize("files", ["taken", "too many"])
+async def test_files_that_are_not_closed_soon_keep_the_places_of_who_has_brought_them(
+    place: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch, files: str
+) -> None:
+    """So do those of one for whom there was no place any more."""
+    monkeypatch.setattr(door_module, "MOST_OF_ONE", 3)
+    before = threading.active_count()
+    async with opened(place, taken) as door:
+        async with somebody(LINGERING, door.path, 10, files, at_once=True):
+            for _ in range(2):
+                starter = Starter(door.path)
+                starter.send(JOB, FILES)
+                assert await starter.answer() == ("P", b"")
+                starter.socket.close()
+            await asyncio.sleep(0.5)
+            assert threading.active_count() <= before + 3 + 3 + 1, "that take, close and read"
+        async with asyncio.timeout(PATIENCE), somebody(COMING, door.path, JOB.hex()):
+            pass
+    assert taken.asked == ["slurm"] * 3
+
+
+@only_root
+async def test_files_that_are_not_closed_soon_shut_nobody_out(
+    place: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither do those of one for whom there was no place any more."""
+    monkeypatch.setattr(door_module, "MOST_OF_ONE", 3)
+    few, many = 200, 120
+    assert many > few // door_module.LEFT, "or all could be kept"
+    async with opened(place, taken) as door:
+        before = _open_files()
+        async with somebody(LINGERING, door.path, many, "taken", at_once=True):
+            with most_files(few):
+                for _ in range(2):
+                    starter = Starter(door.path)
+                    starter.send(JOB, FILES)
+                    async with asyncio.timeout(10.0):
+                        assert await starter.answer() == ("P", b"")
+                    starter.socket.close()
+                async with asyncio.timeout(10.0):
+                    while _open_files() > before + 3 * door_module.OPEN + 4:
+                        await asyncio.sleep(0.01)
+
+
+def test_it_is_known_whether_files_wait_in_a_connection() -> None:
+    sent: list[list[tuple[bytes, int, bool]]] = [
+        [],
+        [(b"x", 0, False), (bytes(5000), 0, False)],
+        [(b"x", 0, True)],
+        [(bytes(5000), 0, False), (b"x", 0, True)],
+        [(b"x", 0, False), (b"!", socket.MSG_OOB, False), (b"x", 0, True)],
+        [(b"!", socket.MSG_OOB, True)],
+    ]
+    for messages in sent:
+        ours, its = socket.socketpair()
+        with ours, its:
+            ours.setblocking(False)
+            for data, flags, files in messages:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", FILES))]
+                its.sendmsg([data], rights if files else [], flags)
+            assert Visit(ours).may_hold_files() == any(files for _, _, files in messages)
+            with pytest.raises(BrokenPipeError):
+                its.send(b"more")
+
+
+async def test_place_is_free_again_though_no_thread_could_be_begun(
+    door: BaitDoor, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            monkeypatch.setattr(door_module, "threading", threading)
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(door_module, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(door_module, "threading", SimpleNamespace(Thread=Thread))
+    kinds = ["W"]
+    for _ in range(2):
+        while kinds[-1] == "W":
+            starter = Starter(door.path)
+            starter.send(JOB, FILES)
+            kinds[-1] = (await starter.answer())[0]
+            starter.socket.close()
+        kinds.append("W")
+    assert kinds == ["P", "P", "W"]
+
+
+@contextmanager
+def most_files(count: int) -> Iterator[None]:
+    """Of this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_process_of_which_nothing_can_be_found_out_now_is_not_gone() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        starter = starter_of(ours)
+        with most_files(3), pytest.raises(OSError, match="Too many open files"):
+            is_there(starter)
+        assert is_there(starter)
 
 
 async def test_second_agent_does_not_get_the_door(door: BaitDoor, taken: Taken) -> None:
@@ -257,6 +530,27 @@ async def test_large_jobs_of_one_user_are_taken_in_a_few_at_a_time(
         for one in starters:
             one.socket.close()
     assert most == 2
+
+
+async def test_job_that_is_read_holds_up_nobody(
+    door: BaitDoor, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go, before = threading.Event(), threading.Event(), Visit.understand
+
+    def understand(visit: Visit) -> None:
+        reading.set()
+        assert go.wait(5.0), "others go on meanwhile"
+        before(visit)
+
+    monkeypatch.setattr(Visit, "understand", understand)
+    starter = Starter(door.path)
+    starter.send(JOB, FILES)
+    async with asyncio.timeout(PATIENCE):
+        while not reading.is_set():
+            await asyncio.sleep(0.01)
+    go.set()
+    assert await starter.answer() == ("P", b"")
+    starter.socket.close()
 
 
 def test_log_is_not_filled_by_whoever_is_refused(caplog: pytest.LogCaptureFixture) -> None:

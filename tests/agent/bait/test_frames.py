@@ -96,6 +96,15 @@ def test_hostile_name_of_an_environment_is_refused(name: bytes) -> None:
     assert raised.value.code is Code.USAGE
 
 
+def test_job_of_too_many_words_is_refused() -> None:
+    words = frames.MOST_FIELDS - LEAST.count(b"\0\0\0")
+    asked = read_job(LEAST + field("a", b"") * words)
+    assert len(asked.arguments) == words + 1
+    with pytest.raises(EncampError, match="too long: more than 131072 arg") as raised:
+        read_job(LEAST + field("a", b"") * (words + 1))
+    assert raised.value.code is Code.USAGE
+
+
 def test_noise_is_refused_in_words() -> None:
     noise = random.Random(17)
     for _ in range(3000):
@@ -129,3 +138,15 @@ def test_what_a_starter_is_told_can_be_shown_on_any_terminal() -> None:
     assert b"\x1b" not in told
     assert b"\n" not in told[6:]
     assert length <= frames.LONGEST_TEXT * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("T", frames.again(1.5, "Why.")),
+        ("W", frames.crowded(1.5, "Why.")),
+        ("M", frames.mistaken(1.5, "Why.")),
+    ],
+)
+def test_who_is_to_come_again_is_told_when_and_why(kind: str, told: bytes) -> None:
+    assert told == struct.pack("<IBI", 8, ord(kind), 1500) + b"Why."

@@ -112,6 +112,20 @@ def test_job_of_which_only_odd_things_are_said_is_given_back(
     assert (back.hold, "what nobody can read" in back.reason) == (code == HELD, True)
 
 
+def test_job_waits_for_a_batch_system_that_is_too_broken_to_take_it_back(
+    host: Host, alice: Person
+) -> None:
+    id = host.job(alice)
+    torn = host.notes / f"{id}.torn"
+    torn.touch()
+    before = len(host.said())
+    job = host.start(alice, "/bin/true", id=id, environment="nowhere")
+    host.wait_for("a refusal", lambda: "The notebook is torn" in host.said()[before:])
+    torn.unlink()
+    assert job.end().returncode == HELD
+    assert [back.hold for back in host.returned(id)] == [True]
+
+
 def test_job_that_can_be_neither_described_nor_given_back_fails_with_a_sentence(
     host: Host, alice: Person
 ) -> None:
@@ -149,6 +163,26 @@ def test_full_disk_gives_the_job_back(host: Host, alice: Person) -> None:
         done = host.run(alice, "/bin/true", id=id)
         assert done.returncode == AGAIN, done
         assert "disk" in host.returned(id)[0].reason
+    finally:
+        run(host, "umount", str(under_way))
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_disk_that_takes_no_more_files_gives_the_job_back_for_that(
+    host: Host, alice: Person, files: int
+) -> None:
+    """Neither a directory, nor what is in it."""
+    under_way = host.home.root / "commands" / "under-way"
+    options = f"nr_inodes={files},mode=700"
+    run(host, "mount", "-t", "tmpfs", "-o", options, "full", str(under_way))
+    said = len(host.said())
+    try:
+        id = host.job(alice)
+        done = host.run(alice, "/bin/true", id=id)
+        assert done.returncode == AGAIN, done
+        assert "the disk of this host is full" in host.returned(id)[0].reason
+        assert b"made a mistake" not in done.stderr
+        assert "Traceback" not in host.said()[said:]
     finally:
         run(host, "umount", str(under_way))
 

@@ -10,6 +10,7 @@ import pty
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -22,6 +23,15 @@ from encamp.model.errors import Code
 from tests.agent.bait.hosting import OPEN_FILES, UMASK, Host, Person, wait_for
 
 pytestmark = pytest.mark.site
+
+
+def test_job_opens_its_streams_by_their_names(host: Host, alice: Person) -> None:
+    words = "cat /dev/stdin; echo out >/dev/stdout; echo err >/dev/stderr; echo 1 >/proc/self/fd/1"
+    with tempfile.TemporaryFile() as given:
+        given.write(b"in\n")
+        given.seek(0)
+        done = host.run(alice, "/bin/sh", "-c", words, stdin=given)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"in\nout\n1\n", b"err\n")
 
 
 def test_job_runs_in_a_machine_as_its_user(host: Host, alice: Person) -> None:

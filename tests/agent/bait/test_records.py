@@ -233,21 +233,13 @@ def test_no_key_leads_anywhere_else(kept: Records, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "done"),
-    [
-        (Outcome.DONE, True),
-        (Outcome.KILLED, True),
-        (Outcome.FAILED, True),
-        (Outcome.GIVEN_BACK, False),
-        (Outcome.HELD, False),
-        (Outcome.LOST, False),
-    ],
+    "outcome", [Outcome.DONE, Outcome.KILLED, Outcome.GIVEN_BACK, Outcome.LOST]
 )
-def test_a_run_that_has_come_to_its_end_is_known_to_later_agents(
-    home: Home, kept: Records, outcome: Outcome, done: bool
+def test_a_run_that_is_over_is_known_to_later_agents(
+    home: Home, kept: Records, outcome: Outcome
 ) -> None:
     come(kept, "k1")
-    assert not kept.is_done(job(), 0.0)
+    assert kept.run_of(job(), 0.0) is None
     tasks = [f"t{number}" for number in range(12)]
     for key in tasks:
         kept.came(key, job(), environment="mini", user="alice", step="0")
@@ -255,11 +247,13 @@ def test_a_run_that_has_come_to_its_end_is_known_to_later_agents(
     for key in tasks:
         kept.over(key, Outcome.FAILED)
     after = another_agent(home)
-    assert after.is_done(job(), 0.0) is done
-    assert not after.is_done(msgspec.structs.replace(job(), restarts=2), 0.0)
-    assert not after.is_done(job("17_1"), 0.0)
-    assert not after.is_done(job(system="gridengine"), 0.0)
+    known = after.run_of(job(), 0.0)
+    assert known is not None
+    assert (known.key, known.outcome) == ("k1", outcome)
+    assert after.run_of(msgspec.structs.replace(job(), restarts=2), 0.0) is None
+    assert after.run_of(job("17_1"), 0.0) is None
+    assert after.run_of(job(system="gridengine"), 0.0) is None
     # A later run, of which nobody counts how many were before.
     (record,) = [each for each in found(home) if each.key == "k1"]
-    assert after.is_done(job(), record.came) is done
-    assert not after.is_done(job(), record.came + 0.1)
+    assert after.run_of(job(), record.came) == known
+    assert after.run_of(job(), record.came + 0.1) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -238,3 +239,27 @@ async def test_batch_system_is_opened_anew_only_if_the_settings_are_others(
         assert served.settings is None
         await served.change(settings)
     assert (len(opened), len(told)) == (4, 2)
+
+
+async def test_part_of_the_bait_that_fails_is_begun_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "ANEW", 0.0)
+    begun = 0
+
+    async def watch() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            raise RuntimeError("can't start new thread")
+        if begun > 2:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(serving._lasting(watch))
+    async with asyncio.timeout(PATIENCE):
+        while begun < 3:
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert ["has failed" in said or "has ended" in said for said in caplog.messages] == [True] * 2

@@ -44,11 +44,26 @@ def test_slurm_has_its_job_in_the_queue_again(cluster: Cluster, impatient_progra
     cluster.run("scancel", job)
 
 
-def test_a_job_that_slurm_must_not_queue_again_fails(
+def test_slurm_has_a_job_in_the_queue_again_that_may_begin_only_once(
+    cluster: Cluster, impatient_program: Path
+) -> None:
+    """It has not begun."""
+    script = lonely_script(cluster, impatient_program)
+    job = cluster.submit("--no-requeue", "-o", "once", script)
+    cluster.wait_for("the job's return", lambda: cluster.field(job, "restartcnt") == "1")
+    cluster.wait_for_state(job, "PENDING")
+    cluster.wait_for("its word", lambda: cluster.field(job, "requeue") == "0")
+    assert "ran" not in (cluster.users[0].directory / "once").read_text()
+    cluster.run("scancel", job)
+
+
+def test_a_job_that_slurm_does_not_queue_again_fails(
     cluster: Cluster, impatient_program: Path
 ) -> None:
     script = lonely_script(cluster, impatient_program)
-    job = cluster.submit("--no-requeue", "-o", "never", script)
+    refusing = cluster.users[0].write("scontrol", "#!/bin/sh\nexit 1\n")
+    refusing.chmod(0o755)
+    job = cluster.submit(f"--export=ALL,PATH={refusing.parent}", "-o", "never", script)
     cluster.wait_for_state(job, "FAILED")
     assert "ExitCode=75:0" in cluster.run("scontrol", "show", "job", job)
     said = (cluster.users[0].directory / "never").read_text()

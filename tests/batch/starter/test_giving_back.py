@@ -47,6 +47,49 @@ def test_slurm_is_told_to_queue_it_again_or_to_hold_it(
     assert asked.read_text() == f"{verb} incomplete 17\n"
 
 
+def test_task_of_an_array_is_given_back_alone(absent: Door, scontrol: Path) -> None:
+    """One of them has the array's own number, which means all."""
+    of_array = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+    process = absent.start("slurm:mini", "--", "true", variables=slurm(scontrol, **of_array))
+    while not (asked := scontrol.with_name("asked")).exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    absent.finish(process)
+    assert asked.read_text() == "requeue incomplete 17_3\n"
+
+
+ASKED_FIRST = ["requeue incomplete 17", "--oneliner show job 17"]
+
+
+@pytest.mark.parametrize(
+    ("requeue", "asked"),
+    [
+        ("1", ASKED_FIRST),
+        (
+            "0",
+            [
+                *ASKED_FIRST,
+                "update JobId=17 Requeue=1",
+                "requeue incomplete 17",
+                "update JobId=17 Requeue=0",
+            ],
+        ),
+    ],
+)
+def test_job_may_be_queued_again_afterwards_as_before(
+    absent: Door, scontrol: Path, requeue: str, asked: list[str]
+) -> None:
+    """Slurm may refuse also what it lets be queued again."""
+    scontrol.write_text(
+        '#!/bin/sh\ncd "${0%/*}"; echo "$@" >>asked\n'
+        f'case "$*" in requeue*) exit 1;; *show*) echo "JobId=17 Requeue={requeue} x=y";; esac\n'
+    )
+    process = absent.start("slurm:mini", "--", "true", variables=slurm(scontrol))
+    code, _, err = absent.finish(process)
+    assert (code, b"submit it again" in err) == (75, True)
+    assert scontrol.with_name("asked").read_text().splitlines() == asked
+
+
 def test_slurm_may_end_all_of_the_job_before_it_has_answered(absent: Door, scontrol: Path) -> None:
     scontrol.write_text('#!/bin/sh\nkill -TERM $$\necho "$@" >"${0%/*}/asked"\n')
     process = absent.start("slurm:mini", "--", "true", variables=slurm(scontrol))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from encamp.agent.bait.frames import MOST_FIELDS
 from tests.batch.starter.double import Door
 
 
@@ -105,3 +106,18 @@ def test_variables_that_are_too_long_are_refused(closed_door: Door) -> None:
     code, _, err = closed_door.finish(process)
     assert code == 65
     assert b"2 MiB can be handed over" in err
+
+
+def test_too_many_arguments_are_refused(closed_door: Door) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if hard != resource.RLIM_INFINITY and hard < 64 << 20:
+        pytest.skip("the kernel does not start programs with that many here")
+
+    def allow() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (64 << 20, hard))
+
+    words = ("x",) * MOST_FIELDS
+    process = closed_door.start("slurm:mini", "--", "true", *words, preexec_fn=allow)
+    code, _, err = closed_door.finish(process)
+    assert code == 65
+    assert b"too many arguments and variables: 131" in err

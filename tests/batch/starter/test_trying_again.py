@@ -77,6 +77,37 @@ def test_try_again_waits_as_long_as_it_was_told_and_says_why(door: Door) -> None
     assert door.finish(process) == (0, b"", b"encamp: The host is full.\n")
 
 
+@pytest.mark.parametrize("kind", [b"W", b"M"])
+def test_what_was_not_tried_does_not_count_as_a_try(door: Door, kind: bytes) -> None:
+    """There was a crowd, or the agent made a mistake."""
+    process = door.start("slurm:mini", "--", "true")
+    for _ in range(5):
+        with door.accept() as visit:
+            assert tries(visit) == (0, 0)
+            visit.answer(kind, struct.pack("<I", 1) + b"Not now.")
+    with door.accept() as visit:
+        assert tries(visit) == (0, 0)
+        visit.answer(b"T", struct.pack("<I", 1) + b"It did not come up.")
+    last = door.accept()
+    assert tries(last) == (1, 0)
+    last.ended(0)
+    said = b"encamp: Not now.\nencamp: It did not come up.\n"
+    assert door.finish(process) == (0, b"", said)
+
+
+def test_crowd_is_waited_for_and_an_agent_that_only_makes_mistakes_is_not(door: Door) -> None:
+    gridengine = {"JOB_ID": "5", "RESTARTED": "0"}
+    process = door.start("gridengine", "true", variables=gridengine)
+    for kind, times in ((b"W", 300), (b"M", 60)):
+        for _ in range(times):
+            with door.accept() as visit:
+                assert tries(visit) == (0, 0)
+                visit.answer(kind, struct.pack("<I", 1))
+    code, _, err = door.finish(process)
+    assert code == 99
+    assert b"goes back into the queue" in err
+
+
 def test_why_is_said_once_and_not_each_time(door: Door) -> None:
     process = door.start("slurm:mini", "--", "true")
     for why in (b"The host is full.", b"The host is full.", b"It is away.", b"The host is full."):
@@ -84,6 +115,17 @@ def test_why_is_said_once_and_not_each_time(door: Door) -> None:
             visit.answer(b"T", struct.pack("<I", 1) + why)
     door.accept().ended(0)
     said = b"encamp: The host is full.\nencamp: It is away.\nencamp: The host is full.\n"
+    assert door.finish(process) == (0, b"", said)
+
+
+def test_what_a_job_goes_back_for_is_said_once_however_often_that_is_tried(door: Door) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    for _ in range(3):
+        with door.accept() as visit:
+            visit.answer(b"N", b"It could not be run.")
+            visit.answer(b"T", struct.pack("<I", 1) + b"The batch system is away.")
+    door.accept().ended(0)
+    said = b"encamp: It could not be run.\nencamp: The batch system is away.\n"
     assert door.finish(process) == (0, b"", said)
 
 

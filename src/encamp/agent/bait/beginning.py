@@ -18,7 +18,7 @@ from encamp.agent.bait.choosing import (
     memory_limit,
 )
 from encamp.agent.bait.errand import Errand
-from encamp.agent.bait.handing import hand_over_soon, wait_here
+from encamp.agent.bait.handing import hand_over, wait_here
 from encamp.agent.bait.identity import InThread
 from encamp.agent.bait.policy import Records
 from encamp.agent.bait.remembering import Former, Formers
@@ -85,7 +85,7 @@ class Beginning:
         """`host`: who has the machine that it joins. Tasks of a step that begin together have one
         machine, which the first of them has made."""
         name = environment.name
-        check_use(environment, user)
+        await self._in_thread(lambda: check_use(environment, user))
         check_no_nodes(environment)
         if host is None and task.together:
             host = await self._host(visit, job, task, environment, user)
@@ -113,9 +113,7 @@ class Beginning:
             await self._issue(id, errand, user, PLUGIN, {})
             await visit.say(frames.accepted(job.id))
             try:
-                await hand_over_soon(
-                    self._in_thread, listener, visit, lambda: self._formers.is_over(id)
-                )
+                await hand_over(listener, visit, lambda: self._formers.is_over(id))
             except BaseException:
                 await self._own.cancel(id)
                 raise

@@ -67,7 +67,7 @@ def after_failure(
         return Verdict(Action.AGAIN, min(LONGEST_DELAY, FIRST_DELAY * 2 ** (max(tries, 1) - 1)))
     if begun and not job.requeue:
         return Verdict(Action.FAIL)
-    return Verdict(Action.HOLD if job.restarts >= settings.restarts else Action.BACK)
+    return Verdict(Action.HOLD if job.has_come_back(settings.restarts) else Action.BACK)
 
 
 # ── keeping ──────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -23,7 +23,10 @@ U32 = struct.Struct("<I")
 CALL_END = struct.Struct("<IBB")
 
 LARGEST = 8 << 20
-"""Bytes of a job: its script, arguments and variables."""
+"""Bytes of a job: its script, arguments and variables;"""
+MOST_FIELDS = 1 << 17
+"""and how many of these there are. The kernel takes about as many, if they are of the usual
+length, and reading them takes a while."""
 VERSION = 1
 INFINITE = (1 << 64) - 1
 LIMITS = 16
@@ -35,6 +38,7 @@ JOB, SIGNAL, CALL_ENDED = ord("J"), ord("S"), ord("X")
 ACCEPTED, BEGUN, ENDED, PLAIN = ord("A"), ord("B"), ord("E"), ord("P")
 AGAIN, GIVEN_BACK, FAILED, NOTE = ord("T"), ord("G"), ord("F"), ord("N")
 CALL, CALL_SIGNAL, OVER = ord("C"), ord("K"), ord("D")
+CROWDED, MISTAKEN = ord("W"), ord("M")
 
 NAME = re.compile(ENVIRONMENT)
 
@@ -132,19 +136,20 @@ def read_job(payload: bytes) -> Asked:
     )
 
 
-def _fields(payload: bytes) -> list[tuple[int, bytes]]:
-    found = []
-    at = 0
+def _fields(payload: bytes) -> Iterator[tuple[int, bytes]]:
+    at = count = 0
     while at < len(payload):
+        count += 1
+        if count > MOST_FIELDS:
+            raise too_large(f"more than {MOST_FIELDS} arguments and variables")
         if len(payload) - at < FIELD.size:
             raise senseless("half a field")
         tag, length = FIELD.unpack_from(payload, at)
         at += FIELD.size
         if length > len(payload) - at:
             raise senseless("half a field")
-        found.append((tag, payload[at : at + length]))
+        yield tag, payload[at : at + length]
         at += length
-    return found
 
 
 def _limit(value: bytes) -> tuple[int, int, int]:
@@ -170,6 +175,14 @@ def _number(single: dict[int, bytes], tag: str, size: int, default: int) -> int:
     if len(value) != size:
         raise senseless("a number of the wrong size")
     return int.from_bytes(value, "little")
+
+
+def too_large(how: str) -> EncampError:
+    return EncampError(
+        Code.USAGE,
+        f"Its script, arguments and variables are too long: {how}.",
+        "Put what is long into files.",
+    )
 
 
 def senseless(what: str) -> EncampError:
@@ -206,7 +219,21 @@ def plain() -> bytes:
 
 
 def again(seconds: float, why: str) -> bytes:
-    return frame(AGAIN, U32.pack(int(seconds * 1000)) + _said(why))
+    return _again(AGAIN, seconds, why)
+
+
+def crowded(seconds: float, why: str) -> bytes:
+    """Come again, however often: nothing was tried yet."""
+    return _again(CROWDED, seconds, why)
+
+
+def mistaken(seconds: float, why: str) -> bytes:
+    """Come again, but not for ever: it is no fault of the job's, nor of a machine for it."""
+    return _again(MISTAKEN, seconds, why)
+
+
+def _again(kind: int, seconds: float, why: str) -> bytes:
+    return frame(kind, U32.pack(int(seconds * 1000)) + _said(why))
 
 
 def given_back(exit_code: int, why: str, *, wait: bool) -> bytes:

@@ -10,16 +10,14 @@ import asyncio
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from encamp.agent.bait.frames import LARGEST, Asked, read_job
-from encamp.agent.bait.identity import InThread
-from encamp.agent.bait.starter import STREAMS, Visit, close_all
-from encamp.agent.commands.directory import CommandDirectory
+from encamp.agent.bait.starter import STREAMS, Visit, close_all, readable
+from encamp.agent.commands.directory import CommandDirectory, not_written
 from encamp.door.peer import uid_of
 from encamp.machines import sockets
 from encamp.model.errors import Code, EncampError
@@ -48,9 +46,8 @@ class Handed:
 def wait_here(directory: Path) -> Iterator[socket.socket]:
     """Before the command is begun, which looks for it at once. If it is not begun, nothing of it
     is left."""
-    directory.mkdir(mode=0o700, exist_ok=True)
     try:
-        with sockets.listen(directory, HAND) as listener:
+        with _listening(directory) as listener:
             yield listener
     finally:
         command = CommandDirectory(directory)
@@ -58,34 +55,29 @@ def wait_here(directory: Path) -> Iterator[socket.socket]:
             command.remove()
 
 
-async def hand_over_soon(
-    in_thread: InThread, listener: socket.socket, visit: Visit, is_over: Callable[[], bool]
-) -> None:
-    """Nothing may be closed as long as a thread may use it: so it has ended when this does."""
-    stopped = threading.Event()
-    handing = asyncio.ensure_future(
-        in_thread(lambda: hand_over(listener, visit, lambda: stopped.is_set() or is_over()))
-    )
+def _listening(directory: Path) -> socket.socket:
     try:
-        await asyncio.shield(handing)
-    except BaseException:
-        stopped.set()
-        await asyncio.wait({handing})
-        raise
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return sockets.listen(directory, HAND)
+    except OSError as error:
+        raise not_written(error, f"command {directory.name}") from error
 
 
-def hand_over(listener: socket.socket, visit: Visit, is_over: Callable[[], bool]) -> None:
-    """Blocks, until the process has all of it or is over: for a thread."""
+async def hand_over(listener: socket.socket, visit: Visit, is_over: Callable[[], bool]) -> None:
+    """Until the process has all of it, or is over. Its owner can have stopped it, so nobody else's
+    waits for it, as for a thread."""
+    loop = asyncio.get_running_loop()
     try:
-        with _accepted(listener, is_over) as its:
+        with await _accepted(listener, is_over) as its:
             if uid_of(its) != os.geteuid():
                 raise PermissionError
-            its.settimeout(QUICK)
-            files = [visit.connection.fileno(), *visit.files]
-            socket.send_fds(its, [LENGTH.pack(len(visit.payload))], files)
-            its.sendall(visit.payload)
-            if its.recv(1) != b"t":
-                raise ConnectionResetError
+            its.setblocking(False)
+            async with asyncio.timeout(QUICK):
+                files = [visit.connection.fileno(), *visit.files]
+                socket.send_fds(its, [LENGTH.pack(len(visit.payload))], files)
+                await loop.sock_sendall(its, visit.payload)
+                if await loop.sock_recv(its, 1) != b"t":
+                    raise ConnectionResetError
     except OSError as error:
         raise EncampError(
             Code.INTERNAL,
@@ -94,15 +86,18 @@ def hand_over(listener: socket.socket, visit: Visit, is_over: Callable[[], bool]
         ) from error
 
 
-def _accepted(listener: socket.socket, is_over: Callable[[], bool]) -> socket.socket:
-    listener.settimeout(LOOK)
+async def _accepted(listener: socket.socket, is_over: Callable[[], bool]) -> socket.socket:
+    listener.setblocking(False)
     patience = time.monotonic() + PATIENCE
     while True:
         try:
             return listener.accept()[0]
-        except TimeoutError:
+        except BlockingIOError:
             if is_over() or time.monotonic() > patience:
                 raise
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK):
+                await readable(listener)
 
 
 def take_over(directory: Path) -> Handed:

@@ -31,11 +31,12 @@ class InThread(Protocol):
 
 class NotDescribedError(EncampError):
     """What the batch system says of a job of its own is odd, or missing. That is no fault of the
-    job's. `job`: as far as it is known without."""
+    job's. `job`, `task`: as far as they are known without."""
 
-    def __init__(self, error: EncampError, job: BatchJob) -> None:
+    def __init__(self, error: EncampError, job: BatchJob, task: Task) -> None:
         super().__init__(error.code, error.sentence, error.hint, detail=error.detail)
         self.job = job
+        self.task = task
 
 
 def _as_known(visit: Visit, system: BatchSystem, id: str) -> BatchJob:
@@ -46,7 +47,7 @@ def _as_known(visit: Visit, system: BatchSystem, id: str) -> BatchJob:
     if visit.asked.variables.get(RESTARTED, "0") not in ("", "0"):
         restarts = OFTEN
     return BatchJob(
-        system=system.name, id=id, uid=visit.starter.uid, restarts=restarts, requeue=False
+        system=system.name, id=id, uid=visit.starter.uid, restarts=restarts, requeue=None
     )
 
 
@@ -61,7 +62,7 @@ async def identify(visit: Visit, system: BatchSystem, in_thread: InThread) -> tu
     if asked.over and not is_held(asked.over, starter.pid):
         raise refused(f"Process {asked.over} is not held by process {starter.pid}.")
     pid = asked.over or starter.pid
-    id = await in_thread(lambda: system.job_of(pid))
+    id, task = await in_thread(lambda: _place_of(pid, visit, system))
     if id is None or not is_there(starter):
         raise refused(
             f"Process {starter.pid} belongs to no job of {system.name} on this host.",
@@ -72,8 +73,7 @@ async def identify(visit: Visit, system: BatchSystem, in_thread: InThread) -> tu
     except EncampError as error:
         if error.transient:
             raise
-        raise NotDescribedError(error, _as_known(visit, system, id)) from error
-    task = system.task_of(pid, asked.variables)
+        raise NotDescribedError(error, _as_known(visit, system, id), task) from error
     if job.uid != starter.uid:
         raise refused(f"Job {job.id} is not yours.")
     if asked.id and not any(
@@ -82,6 +82,23 @@ async def identify(visit: Visit, system: BatchSystem, in_thread: InThread) -> tu
     ):
         raise refused(f"It calls itself job {asked.id[:80]!r}, and is of job {job.id}.")
     return job, task
+
+
+def _place_of(pid: int, visit: Visit, system: BatchSystem) -> tuple[str | None, Task]:
+    """Its job, and which task of that it is. Whoever has begun it may end at any moment: then it is
+    in no job any more, and which task it was cannot be told."""
+    id = system.job_of(pid)
+    if id is None:
+        return None, Task()
+    task = system.task_of(pid, visit.asked.variables)
+    if system.job_of(pid) != id:
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"What process {pid} is of job {id} cannot be told: that is ending.",
+            transient=True,
+        )
+    _ = visit.user  # From now on it is known without asking.
+    return id, task
 
 
 def taken(job: BatchJob, *, transient: bool = False) -> EncampError:

@@ -37,8 +37,8 @@ class Records(Protocol):
 
     def over(self, key: str, outcome: Outcome, **fields: Any) -> Any: ...
 
-    def is_done(self, job: BatchJob, since: float) -> bool:
-        """Has the run of the job that began then come to its end here?"""
+    def run_of(self, job: BatchJob, since: float) -> BatchRecord | None:
+        """The run of the job that began then, if it is over here."""
 
     def running(self) -> list[BatchRecord]:
         """Those that are not over."""
@@ -72,8 +72,8 @@ class Forgetful:
     def over(self, key: str, outcome: Outcome, **fields: Any) -> None:
         pass
 
-    def is_done(self, job: BatchJob, since: float) -> bool:
-        return False
+    def run_of(self, job: BatchJob, since: float) -> BatchRecord | None:
+        return None
 
     def running(self) -> list[BatchRecord]:
         return []

@@ -25,7 +25,7 @@ import msgspec
 from encamp.agent.bait.failing import make_directory
 from encamp.home import Home
 from encamp.model.batch import SCRIPTS, BatchJob
-from encamp.model.batch_record import ENDED, UNDER_WAY, BatchRecord, Outcome
+from encamp.model.batch_record import UNDER_WAY, BatchRecord, Outcome
 
 KEPT = 7 * 86400.0
 """Seconds for which records are kept,"""
@@ -95,6 +95,7 @@ class Records:
                 queue=job.queue[:200],
                 account=job.account[:200],
                 restarts=job.restarts,
+                returns=job.returns,
                 step=step,
                 came=self._now(),
             )
@@ -135,14 +136,14 @@ class Records:
                 (self._under_way / key).unlink(missing_ok=True)
             return record
 
-    def is_done(self, job: BatchJob, since: float) -> bool:
-        """Has the run of the job that began then come to its end here, and not back into the queue?
-        Not every batch system tells how often it was begun before."""
-        return any(
-            record.outcome in ENDED and record.restarts == job.restarts and record.came >= since
-            for record in found(self._home, id=f"{job.system}:{job.id}", last=10, steps=False)
-            if record.id == job.id
-        )
+    def run_of(self, job: BatchJob, since: float) -> BatchRecord | None:
+        """The run of the job that began then, if it is over here. Not every batch system tells how
+        often it was begun before."""
+        for record in found(self._home, id=f"{job.system}:{job.id}", last=10, steps=False):
+            same = record.id == job.id and record.restarts == job.restarts
+            if same and record.outcome not in UNDER_WAY and record.came >= since:
+                return record
+        return None
 
     def running(self) -> list[BatchRecord]:
         """Those that are here, the first first."""

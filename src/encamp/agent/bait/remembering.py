@@ -7,8 +7,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -165,14 +165,10 @@ class Formers:
         out."""
         try:
             await asyncio.sleep(LOOK)
-            for orphan in self._orphans.values():
-                self._settling.begin_orphan(orphan)
             while True:
-                for record, former in list(self._awaited.items()):
-                    if not is_there(former.errand.starter):
-                        del self._awaited[record]
-                        self._settling.begin(record, former.errand.job, former.errand.task)
-                await self._end_deserted()
+                self._begin_settling()
+                with going_on():
+                    await self._end_deserted()
                 self._woken.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK):
@@ -180,6 +176,17 @@ class Formers:
                 await asyncio.sleep(SOON)
         finally:
             await self._settling.close()
+
+    def _begin_settling(self) -> None:
+        """Of what is settled already, nothing is begun anew."""
+        for orphan in list(self._orphans.values()):
+            with going_on():
+                self._settling.begin_orphan(orphan)
+        for record, former in list(self._awaited.items()):
+            with going_on():
+                if not is_there(former.errand.starter):
+                    self._settling.begin(record, former.errand.job, former.errand.task)
+                    del self._awaited[record]
 
     async def _end_deserted(self) -> None:
         """Nobody keeps room on a host for a job that is over."""
@@ -256,6 +263,15 @@ class Formers:
             self._records.change(
                 errand.record, reason=carried.failure, tries=errand.tries + 1, **used
             )
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Whatever fails: others are not concerned, and the next look may go well."""
+    try:
+        yield
+    except Exception:
+        LOG.exception("It could not be looked at what becomes of a job.")
 
 
 def _outcome(code: int) -> tuple[Outcome, dict[str, int]]:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import pwd
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ANYBODY = "nobody"
 """An account like everybody's."""
+ANEW = 5.0
+"""Seconds after which what has failed is begun anew."""
 
 LOG = logging.getLogger(__name__)
 
@@ -140,7 +142,7 @@ async def _open(
         taking = Taking(
             commands, system, settings, keeping.failing, keeping.records, probing.got_on
         )
-        watching = [asyncio.create_task(one.watch()) for one in (taking, probing)]
+        watching = [asyncio.create_task(_lasting(one.watch)) for one in (taking, probing)]
 
         def change(system: BatchSystem, settings: BatchSettings) -> None:
             taking.change(system, settings)
@@ -158,6 +160,17 @@ async def _open(
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             taking.close()
+
+
+async def _lasting(watch: Callable[[], Awaitable[None]]) -> None:
+    """Until cancelled: nobody would notice if it ended."""
+    while True:
+        try:
+            await watch()
+            LOG.error("A part of the bait has ended, and is begun anew.")
+        except Exception:
+            LOG.exception("A part of the bait has failed, and is begun anew.")
+        await asyncio.sleep(ANEW)
 
 
 def trouble_of(error: EncampError, settings: BatchSettings | None) -> str:

@@ -107,6 +107,7 @@ class Settling:
             id=record.id,
             uid=record.uid,
             restarts=record.restarts,
+            returns=record.returns,
             environment=record.environment,
         )
         task = Task(step=record.step)
@@ -194,7 +195,7 @@ class Settling:
     async def _bring_back(self, lost: Lost) -> tuple[Outcome, str]:
         """What it has come to, if nothing is left to do for that."""
         system, settings = self._batch()
-        job, hold = lost.job, lost.job.restarts >= settings.restarts
+        job, hold = lost.job, lost.job.has_come_back(settings.restarts)
         if lost.back is None:
             outcome = Outcome.HELD if hold else Outcome.GIVEN_BACK
             held = job.id in self._held

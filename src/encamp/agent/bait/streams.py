@@ -16,6 +16,8 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from encamp.polling import wait_writable
+
 PIECE = 1 << 16
 
 
@@ -141,6 +143,4 @@ def _write_all(file: int, data: bytes) -> None:
             view = view[os.write(file, view) :]
         except BlockingIOError:
             # Whoever has it open, too, has said that it is not to block.
-            import select
-
-            select.select([], [file], [])
+            wait_writable(file)

@@ -24,22 +24,22 @@ from encamp.agent.bait.identity import NotDescribedError, identify, taken
 from encamp.agent.bait.joining import Joining
 from encamp.agent.bait.policy import Failing, Records
 from encamp.agent.bait.remembering import Former, Formers, Key
-from encamp.agent.bait.settling import Settling
+from encamp.agent.bait.settling import VERDICTS, Settling
 from encamp.agent.bait.starter import GoneError, Starter, Visit, began_at, is_there
-from encamp.agent.caller import as_user
 from encamp.agent.commands.directory import OWN
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.commands.tracked import Tracked
 from encamp.batch.system import BatchSystem
 from encamp.describe.environments import find_environment
 from encamp.model.batch import BatchJob, BatchSettings, Task
-from encamp.model.batch_record import Outcome, WayBack
+from encamp.model.batch_record import ENDED, BatchRecord, Outcome, WayBack
 from encamp.model.errors import Code, EncampError
 
 SETTLED = 20.0
 """Seconds in which what carried a job out before is gone."""
-SOON = 2.0
-"""Seconds after which one comes again for whom nothing could be done now."""
+SOON, LATER = 2.0, 10.0
+"""Seconds after which one comes again for whom nothing could be done now; and if that is likely to
+stay so."""
 MOST_ASKED = 15
 """How often the batch system is asked about a job that has begun and was lost."""
 THREADS = 16
@@ -123,20 +123,23 @@ class Taking:
         except EncampError as error:
             if not error.transient:
                 raise
-            LOG.warning("%s has to come again: %s", described(visit), error.sentence)
+            who = await self._in_thread(lambda: described(visit))
+            LOG.warning("%s has to come again: %s", who, error.sentence)
             await visit.say(frames.again(SOON, error.sentence))
 
     async def _take(self, visit: Visit, job: BatchJob, task: Task) -> None:
         asked, starter = visit.asked, visit.starter
-        user = as_user(starter.uid, starter.gid, starter.groups)
+        user, settings = visit.user, self._settings
         former = await self._former(visit, job, task)
         if former is not None and former.errand.starter != starter:
             former = None  # Of an earlier run of the job.
         if asked.lost:
             await self._lost(visit, job, task, former)
             return
-        name = choose_environment(asked.environment, job, self._settings, user)
-        offered = self._settings.environments
+        name = await self._in_thread(
+            lambda: choose_environment(asked.environment, job, settings, user)
+        )
+        offered = settings.environments
         if offered and asked.environment and name not in offered:
             raise refused(
                 f"Environment '{name}' is not for jobs of {self._system.name} here.",
@@ -183,11 +186,12 @@ class Taking:
         key = job.id, task.step, task.number
         with self._settling.holding(job.id):
             if not self._formers.concerns(key):
-                since = began_at(visit.asked.over) - CLOCKS
-                done = await self._in_thread(lambda: self._records.is_done(job, since))
-                if not done and not self._formers.concerns(key):
+                run = await self._run_of(job, visit.asked.over)
+                is_done = run is not None and run.outcome in ENDED
+                if not is_done and not self._formers.concerns(key):
                     name = visit.asked.environment or job.environment
-                    record = self._new_record(visit, job, task, name)
+                    # One that was given back may not have got there.
+                    record = self._new_record(visit, job, task, name) if run is None else run.key
                     self._settling.begin(record, job, task)
 
             def is_vain() -> bool:
@@ -201,19 +205,20 @@ class Taking:
     async def _not_described(self, visit: Visit, error: NotDescribedError) -> None:
         """It comes again, in the hope of a better answer; then it goes back, if it has not begun:
         only its batch system could tell whether it may be begun twice."""
-        job, begun, tries = error.job, visit.asked.lost, visit.asked.tries + 1
+        job, task = error.job, error.task
+        begun, tries = visit.asked.lost, visit.asked.tries + 1
         verdict = after_failure(job, self._settings, begun=False, tries=tries)
         LOG.warning("It is not known what job %s is: %s", job.id, error.sentence)
         if verdict.action is Action.AGAIN or (begun and tries < MOST_ASKED):
             await visit.say(frames.again(verdict.delay or SOON, str(error)))
         elif begun:
             why = f"the batch system does not tell what it is: {error.sentence}"
-            self._records_of(visit, job, Task(), "", Outcome.FAILED, why)
+            self._records_of(visit, job, task, "", Outcome.FAILED, why)
             sentence = f"Job {job.id} was lost, and may not be begun a second time: {why}"
             await visit.say(frames.failed(Code.MACHINE_LOST.value, sentence))
         else:
             hold = verdict.action is Action.HOLD
-            await self._give_back(visit, job, Task(), "", error.sentence, hold=hold)
+            await self._give_back(visit, job, task, "", error.sentence, hold=hold)
 
     # ── what was before ──────────────────────────────────────────────────────────────────────────
 
@@ -234,10 +239,20 @@ class Taking:
                 )
         return self._formers.last(key)
 
+    async def _run_of(self, job: BatchJob, starter: int) -> BatchRecord | None:
+        """The run of the job that this starter has brought, if it is over."""
+        since = began_at(starter) - CLOCKS
+        return await self._in_thread(lambda: self._records.run_of(job, since))
+
     async def _lost(self, visit: Visit, job: BatchJob, task: Task, former: Former | None) -> None:
         """It had begun. Either it is known how it ended, or it must not be begun again here."""
-        if former is not None and former.ended is not None:
-            code = former.ended
+        code = None if former is None else former.ended
+        if former is None and task.is_script:
+            run = await self._run_of(job, visit.starter.pid)
+            code = None if run is None else run.exit_code
+            if run is not None and run.signal is not None:
+                code = KILLED + run.signal
+        if code is not None:
             await visit.say(
                 frames.ended(signal=code - KILLED) if code >= KILLED else frames.ended(code=code)
             )
@@ -247,7 +262,8 @@ class Taking:
         if former is not None and former.carried.queued:
             why = former.carried.failure
             # What the batch system says now counts the next run already.
-            job = msgspec.structs.replace(job, restarts=former.errand.job.restarts)
+            before = former.errand.job
+            job = msgspec.structs.replace(job, restarts=before.restarts, returns=before.returns)
         elif former is not None and former.carried.failure:
             why = f"{why}: {former.carried.failure}"
         if former is not None and former.errand.in_script:
@@ -322,14 +338,17 @@ class Taking:
         if host is not None and not host.errand.tasks:
             await self._task_fails(visit, job, task, name, why)
             return
+        # Said first: its batch system may end it as soon as it has it back.
+        await visit.say(frames.note(f"Job {job.id} could not be run to its end here: {why}"))
         try:
             back = await self._in_thread(
                 lambda: self._system.give_back(job, task, f"Encamp: {why}", hold=hold)
             )
         except EncampError as error:
             LOG.warning("Job %s could not be given back: %s", job.id, error.sentence)
-            if error.transient:
-                await visit.say(frames.again(SOON, error.sentence))
+            if error.transient or error.code not in VERDICTS:
+                # It waits here until its batch system takes it.
+                await visit.say(frames.again(SOON if error.transient else LATER, error.sentence))
                 return
             self._records_of(visit, job, task, name, Outcome.FAILED, why)
             sentence = f"Job {job.id} failed: {why}"
@@ -346,8 +365,7 @@ class Taking:
                 raise GoneError
         else:
             self._records_of(visit, job, task, name, outcome, why)
-        done = "is held" if hold else "is queued again"
-        sentence = f"Job {job.id} {done}: {why}"
+        sentence = f"Job {job.id} {'is held' if hold else 'is queued again'}."
         await visit.say(frames.given_back(back.exit_code, sentence, wait=back.wait))
 
     def _records_of(
@@ -374,8 +392,7 @@ class Taking:
 
     def _new_record(self, visit: Visit, job: BatchJob, task: Task, name: str) -> str:
         key = f"{OWN}{secrets.token_hex(12)}"
-        user = as_user(visit.starter.uid, visit.starter.gid, visit.starter.groups)
-        self._records.came(key, job, environment=name, user=user.name, step=task.step)
+        self._records.came(key, job, environment=name, user=visit.user.name, step=task.step)
         return key
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -94,6 +94,9 @@ class Pbs(BatchSystem):
     def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
         return self._slurm.bring_back(job, task, reason, hold=hold, held=held)
 
+    def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
+        self._slurm.finish(job, left, reason, hold=hold)
+
     def commands(self, environment: str) -> dict[str, Offered]:
         place = Path(self._settings.programs.get("pbs", ""))
         own = offered(OWN, lambda name: str(place / name))

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "starter.h"
 
@@ -65,17 +63,6 @@ bool gridengine_has_killed(void)
     if (file != NULL)
         fclose(file);
     return killed;
-}
-
-/* Our parent. If it is killed, Grid Engine begins the job anew, and what runs is nobody's. The
-   kernel would not tell us by a signal: the shepherd has given its rights away. */
-int gridengine_shepherd(void)
-{
-    static int shepherd = -2;
-
-    if (shepherd == -2)
-        shepherd = (int)syscall(SYS_pidfd_open, getppid(), 0);
-    return shepherd;
 }
 
 /* 0 or 1; -1 if it cannot be learned. */

@@ -113,7 +113,7 @@ static int open_door_for(const struct job *job)
 static void have_it_decided(struct job *job)
 {
     struct request request;
-    struct answer answer = {LOST, 0};
+    struct answer answer = {.kind = LOST};
     uint64_t start = now_ms();
     bool begun = false;
 

@@ -5,7 +5,7 @@
 
 #include "starter.h"
 
-enum { LOSSES_LEAST = 5, LOSSES_MOST = 20, TRIES_MOST = 250 };
+enum { LOSSES_LEAST = 5, LOSSES_MOST = 20, TRIES_MOST = 250, MISTAKES_MOST = 60 };
 
 static const char left_alone[] = "none"; /* the environment of who is not to have one */
 
@@ -13,7 +13,7 @@ int main(int argc, char **argv)
 {
     static struct job job;
     struct request request;
-    unsigned tries = 0, losses = 0;
+    unsigned tries = 0, losses = 0, mistakes = 0;
     uint64_t lost_at = 0;
     uint32_t step = STEP_FIRST_MS;
     bool begun = false;
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     }
     guard_start(&job, argv);
     request_make(&request, &job);
-    while (losses < LOSSES_MOST && tries < TRIES_MOST) {
+    while (losses < LOSSES_MOST && tries < TRIES_MOST && mistakes < MISTAKES_MOST) {
         int door = door_open(PATIENCE_MS, "Encamp's agent does not answer on this host; the job "
                                           "waits for it.");
 
@@ -37,13 +37,16 @@ int main(int argc, char **argv)
         request_mark(&request, tries, begun);
         struct answer answer = talk(door, &request, &begun);
         close(door);
-        tries++;
+        if (answer.why == TRIED)
+            tries++;
         switch (answer.kind) {
         case PLAIN:
             run_plainly(&job);
         case SILENT:
             give_back(&job, begun, "Encamp's agent did not say anything on this host.");
-        case AGAIN:
+        case AGAIN: /* a crowd is waited for as long as there is one */
+            if (answer.why == MISTAKEN)
+                mistakes++;
             pause_for(answer.milliseconds);
             break;
         case LOST:

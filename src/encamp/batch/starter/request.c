@@ -37,6 +37,7 @@ static void add(struct request *request, char tag, const void *bytes, size_t len
         memcpy(at + HEAD, bytes, length);
     }
     request->length += HEAD + length;
+    request->fields++;
 }
 
 static void add_text(struct request *request, char tag, const char *text)
@@ -121,6 +122,7 @@ static void lay_out(struct request *request, const struct job *job, uint32_t mas
     char directory[PATH_MAX];
 
     request->length = HEAD;
+    request->fields = 0;
     add(request, 't', &none, 1);
     add(request, 'b', &none, 1);
     add(request, 'v', &wire, 1);
@@ -157,12 +159,15 @@ void request_make(struct request *request, const struct job *job)
     /* Slurm's go to the script alone unless somebody wants otherwise, Grid Engine's to all */
     request->early_alone = job->system == SLURM || job->system == PBS;
     request->part = job->part;
-    request->shepherd = job->system == GRIDENGINE && job->over == 0 ? gridengine_shepherd() : -1;
+    request->shepherd = job->over == 0 ? shepherd_open(job->system) : -1;
     request->bytes = NULL;
     lay_out(request, job, mask);
     if (request->length - HEAD > FRAME_LIMIT)
         fail(FAILED_DATA, "The job's script, arguments and variables are too long: %zu bytes; "
                           "8 MiB can be handed over.", request->length);
+    if (request->fields > FIELDS_LIMIT)
+        fail(FAILED_DATA, "The job has too many arguments and variables: %zu; about 131000 can be "
+                          "handed over. Put long lists into files.", request->fields);
     request->bytes = malloc(request->length);
     if (request->bytes == NULL)
         fail(FAILED_LATER, "There is no memory left to hand the job over.");

@@ -37,17 +37,37 @@ void say_bytes(const uint8_t *text, size_t length)
     put(line, used);
 }
 
+static uint64_t digest(const uint8_t *text, size_t length)
+{
+    uint64_t value = 14695981039346656037u;
+
+    for (size_t i = 0; i < length; i++)
+        value = (value ^ text[i]) * 1099511628211u;
+    return value;
+}
+
 /* Who waits for long is told why once, and not each time that it asks. */
 void say_news(const uint8_t *text, size_t length)
 {
-    static uint8_t last[512];
-    static size_t last_length;
-    size_t part = length < sizeof last ? length : sizeof last;
+    static uint64_t last;
+    uint64_t mine = digest(text, length);
 
-    if (length == last_length && memcmp(text, last, part) == 0)
-        return;
-    memcpy(last, text, part);
-    last_length = length;
+    if (mine != last)
+        say_bytes(text, length);
+    last = mine;
+}
+
+void say_once(const uint8_t *text, size_t length)
+{
+    static uint64_t said[4];
+    static unsigned next;
+    uint64_t mine = digest(text, length);
+
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        if (said[i] == mine)
+            return;
+    }
+    said[next++ % (sizeof said / sizeof *said)] = mine;
     say_bytes(text, length);
 }
 

@@ -25,6 +25,7 @@ enum {
     SCRIPT_LIMIT = 4 << 20,
     VARIABLES_LIMIT = 2 << 20,
     FRAME_LIMIT = 8 << 20,
+    FIELDS_LIMIT = 1 << 17,
 };
 
 enum system { SLURM, GRIDENGINE, PBS, ANOTHER };
@@ -56,18 +57,21 @@ bool good_name(const char *name);
 /* gridengine.c */
 void gridengine_called(struct job *job, char **words);
 bool gridengine_has_killed(void); /* Grid Engine itself, whatever for */
-int gridengine_shepherd(void);    /* can be read when it is gone; -1: nobody looks */
 void gridengine_id(char *text, size_t room); /* the job's, by its variables */
 
 /* script.c */
 void script_read(struct job *job, const char *path, const char *our_line);
 
+/* shepherd.c: the batch system's own process that has begun the job, and waits for it */
+int shepherd_open(enum system system); /* can be read when it is gone; -1: it is not our parent */
+
 /* request.c: the frame that asks for the job to be run; made once, marked before each sending */
 struct request {
     uint8_t *bytes;
     size_t length;
+    size_t fields;
     bool early_alone; /* signals from before the job began are for its first process */
-    int shepherd;     /* who is to be there as long as the job runs; -1: nobody */
+    int shepherd;     /* can be read when who has begun the job is gone; -1: nobody looks */
     bool part;        /* of the job, on one of several hosts */
 };
 void request_make(struct request *request, const struct job *job);
@@ -110,6 +114,7 @@ int door_open(uint32_t patience_ms, const char *note); /* waits for it; -1: nobo
 struct answer {
     enum { LOST, SILENT, AGAIN, PLAIN } kind;
     uint32_t milliseconds; /* AGAIN: after so many */
+    enum { TRIED, CROWDED, MISTAKEN } why; /* AGAIN: only what was tried counts as a try */
 };
 struct answer talk(int door, const struct request *request, bool *begun);
 
@@ -142,6 +147,7 @@ void ask_for_it_back(const struct job *job); /* after its starter's end, of the 
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void say_bytes(const uint8_t *text, size_t length);
 void say_news(const uint8_t *text, size_t length); /* unless it was said just before */
+void say_once(const uint8_t *text, size_t length); /* unless it is among the last that were said */
 _Noreturn void fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 uint64_t now_ms(void);

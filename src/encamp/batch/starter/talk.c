@@ -220,9 +220,12 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
         answer->kind = PLAIN;
         return !*talk->begun;
     case 'T':
+    case 'W':
+    case 'M':
         if (length < 4)
             break;
         answer->kind = AGAIN;
+        answer->why = kind == 'T' ? TRIED : kind == 'W' ? CROWDED : MISTAKEN;
         answer->milliseconds = get_u32(body);
         if (answer->milliseconds > AGAIN_MOST_MS)
             answer->milliseconds = AGAIN_MOST_MS;
@@ -230,7 +233,7 @@ static bool take(struct talk *talk, uint8_t kind, const uint8_t *body, size_t le
             say_news(body + 4, length - 4);
         return !talk->running;
     case 'N':
-        say_bytes(body, length);
+        say_once(body, length);
         return false;
     case 'C':
         if (length >= 4)
@@ -300,7 +303,7 @@ static bool receive(struct talk *talk, struct answer *answer)
 struct answer talk(int door, const struct request *request, bool *begun)
 {
     static struct talk talk;
-    struct answer answer = {LOST, 0};
+    struct answer answer = {.kind = LOST};
     uint64_t start = now_ms();
 
     talk = (struct talk){.door = door, .request = request, .begun = begun};
@@ -331,10 +334,10 @@ struct answer talk(int door, const struct request *request, bool *begun)
         if (polled[0].revents != 0 && receive(&talk, &answer))
             return answer;
         if (!talk.accepted && now_ms() - start > SILENCE_MS)
-            return (struct answer){SILENT, 0};
+            return (struct answer){.kind = SILENT};
     }
     close_files(&talk);
     if (!*talk.begun || !calls_are_tasks())
         calls_end();
-    return (struct answer){LOST, 0};
+    return (struct answer){.kind = LOST};
 }
