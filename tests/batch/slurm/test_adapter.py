@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from encamp.batch.slurm import queue
 from encamp.batch.slurm.adapter import Slurm
+from encamp.batch.slurm.names import ONCE
 from encamp.batch.slurm.queue import Entry
 from encamp.model.batch import BatchJob, Rule, Task
 from encamp.model.errors import Code, EncampError
@@ -201,11 +203,13 @@ def test_a_job_given_back_begins_again_at_once(cluster: Cluster, user: User) -> 
         "its second run",
         lambda: cluster.field(job, "RestartCnt") == "1" and cluster.state(job) == "RUNNING",
     )
-    assert "encamp: The machine 'died'." in cluster.run("scontrol", "show", "job", job, user=user)
+    assert "encamp: The machine 'died'; given back 1 time" in cluster.run(
+        "scontrol", "show", "job", job, user=user
+    )
     assert slurm.describe(job).restarts == 1
     standing = slurm.standing(job)
     assert standing is not None
-    assert standing.reason == "The machine 'died'."
+    assert standing.reason == "The machine 'died'; given back 1 time"
 
 
 def test_of_an_array_only_the_task_is_given_back(cluster: Cluster, user: User) -> None:
@@ -236,10 +240,11 @@ def test_a_job_that_comes_back_again_and_again_waits_for_a_while(
     cluster.wait_for_state(job, "RUNNING")
     again = slurm.describe(job)
     assert again.restarts == found.restarts + 1
+    assert again.returns == 0, "somebody else has queued it again"
     slurm.give_back(again, Task(), "no machine", hold=False)
     cluster.wait_for_state(job, "PENDING")
     assert cluster.field(job, "Reason") == "BeginTime"
-    assert slurm._beginning._jobs == {}
+    assert slurm.returning._beginning._jobs == {}
 
 
 def test_a_job_given_back_and_held_waits_until_it_is_released(cluster: Cluster, user: User) -> None:
@@ -298,16 +303,44 @@ def test_a_job_whose_starter_was_killed_meanwhile_is_given_back(
     assert "encamp: no machine" in cluster.field(job, "admin_comment")
 
 
-def test_a_job_that_may_not_be_begun_again_is_not(cluster: Cluster, user: User) -> None:
+def test_a_job_that_may_begin_only_once_is_given_back_before_it_has(
+    cluster: Cluster, user: User
+) -> None:
     job = cluster.submit("--no-requeue", "-w", "n1", "sleeper")
     slurm = cluster.slurm()
+    found = described(cluster, slurm, job, user)
+    cluster.run("scontrol", "update", f"JobId={job}", "AdminComment=env=mini; project 5")
+    slurm.give_back(found, Task(), "no machine came up", hold=False)
+    cluster.wait_for_state(job, "PENDING")
+    assert cluster.field(job, "Requeue") == "0"
+    said = cluster.field(job, "admin_comment")
+    assert said == f"env=mini; project 5; encamp: no machine came up; given back 1 time; {ONCE}"
+    assert slurm.standing(job).reason.endswith(ONCE)  # type: ignore[union-attr]
+
+
+def test_a_job_that_may_not_be_begun_again_is_not(cluster: Cluster, user: User) -> None:
+    """A step of it cannot be run, and its script runs."""
+    job = cluster.submit("--no-requeue", "-w", "n1", "sleeper")
+    slurm = cluster.slurm()
+    found = described(cluster, slurm, job, user)
     with pytest.raises(EncampError) as caught:
-        slurm.give_back(
-            described(cluster, slurm, job, user), Task(), "the machine died", hold=False
-        )
+        slurm.give_back(found, Task(step="0"), "no machine came up", hold=False)
     assert caught.value.code is Code.WRONG_STATE
     assert not caught.value.transient
     assert cluster.state(job) == "RUNNING"
+
+
+def test_a_job_of_which_slurm_says_odd_things_is_given_back(
+    cluster: Cluster, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = cluster.submit("-w", "n1", "sleeper")
+    slurm = cluster.slurm()
+    described(cluster, slurm, job, user)
+    known = BatchJob(system="slurm", id=job, uid=user.uid, requeue=None)
+    monkeypatch.setattr(queue, "status", lambda value: int("odd"))
+    slurm.give_back(known, Task(), "odd", hold=False)
+    monkeypatch.undo()
+    cluster.wait_for_state(job, "PENDING")
 
 
 def test_a_job_is_given_back_to_a_controller_that_comes_back(cluster: Cluster, user: User) -> None:

@@ -6,12 +6,13 @@ from typing import cast
 
 import pytest
 
-from encamp.batch.slurm.adapter import Slurm
 from encamp.batch.slurm.calls import Calls
 from encamp.batch.slurm.ending import check_lost
+from encamp.batch.slurm.names import ONCE
 from encamp.batch.slurm.queue import Entry
+from encamp.batch.slurm.returning import Returning
 from encamp.batch.system import EndingError
-from encamp.model.batch import BatchJob, BatchSettings, Task
+from encamp.model.batch import BatchJob, Task
 from encamp.model.errors import EncampError
 from tests.batch.slurm.test_reading import entry
 
@@ -35,6 +36,7 @@ def test_a_job_that_has_died_of_its_starters_death_is_lost() -> None:
         {"restarts": "2"},
         {"state": "PENDING", "restarts": "2"},
         {"requeue": "0"},
+        {"admin_comment": f"env=mini; encamp: no machine; {ONCE}"},
         {"batch": "0"},
         {"state": "RUNNING", "batch": "0"},
     ],
@@ -85,19 +87,19 @@ def test_a_job_that_slurm_ends_is_not_lost_while_its_starters_end_is_held() -> N
     assert not caught.value.transient
 
 
-class Played(Slurm):
+class Played(Returning):
     """A job that goes through these states, one at each look."""
 
     def __init__(self, *states: Entry | None) -> None:
-        super().__init__(BatchSettings(system="slurm", programs={"node": "n1"}))
         self.states = list(states)
         self.called: list[str] = []
-        self._call = cast("Calls", lambda name, *words, purpose: self.called.append(words[0]))
+        called = lambda name, *words, purpose: self.called.append(words[0])  # noqa: E731
+        super().__init__(cast("Calls", called), self._see)
 
-    def look(self, id: str) -> Entry | None:
+    def _see(self, id: str) -> Entry | None:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
-    def _begin_soon(self, job: BatchJob, *, hold: bool) -> None:
+    def begin_soon(self, id: str) -> None:
         pass
 
 
@@ -120,19 +122,19 @@ AGAIN = entry(state="PENDING", restarts="2")
 def test_job_whose_end_is_noticed_while_it_is_queued_again_comes_back_all_the_same(
     states: list[Entry | None], called: list[str]
 ) -> None:
-    slurm = Played(*states)
+    played = Played(*states)
     for _ in range(10):
         try:
-            slurm.finish(JOB, "it stands", "why", hold=False)
+            played.finish(JOB, "it stands", "why", hold=False)
             break
         except EndingError:
             pass
-    assert slurm.called == called
+    assert played.called == called
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "COMPLETED"])
 def test_job_that_was_ended_while_it_is_queued_again_stays_ended(state: str) -> None:
-    slurm = Played(entry(state=state, restarts="1"))
+    played = Played(entry(state=state, restarts="1"))
     with pytest.raises(EncampError, match=state) as caught:
-        slurm.finish(JOB, "it stands", "why", hold=False)
-    assert (caught.value.transient, slurm.called) == (False, [])
+        played.finish(JOB, "it stands", "why", hold=False)
+    assert (caught.value.transient, played.called) == (False, [])

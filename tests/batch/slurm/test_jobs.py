@@ -221,5 +221,5 @@ def test_a_job_for_an_environment_that_does_not_exist_is_held_with_a_reason(
     job = camp.submit("--comment=env:nosuch", "--wrap", "echo ran > ran")
     camp.wait_for("a held job", lambda: "held" in camp.field(job, "Reason").lower())
     said = camp.run("scontrol", "show", "job", job, user=user)
-    assert "AdminComment=env=nosuch; encamp: There is no environment 'nosuch'." in said
+    assert "AdminComment=env=nosuch; encamp: There is no environment 'nosuch'; given back" in said
     assert not (user.directory / "ran").exists()

@@ -100,6 +100,29 @@ def test_a_job_outlives_slurms_daemon_on_its_node(camp: Camp, user: User) -> Non
     ends_well(camp, job, user)
 
 
+def test_a_job_that_may_begin_only_once_waits_for_a_machine_that_comes_up(
+    camp: Camp, user: User
+) -> None:
+    """It is queued again, since it has not begun."""
+    job = camp.submit("--comment=env:broken", "--no-requeue", "job")
+    camp.wait_for("a held job", lambda: camp.slurm().standing(job).held)  # type: ignore[union-attr]
+    assert camp.field(job, "Requeue") == "0"
+    assert int(camp.field(job, "RestartCnt")) > 1
+    assert story(user) == []
+
+
+def test_a_job_whose_step_daemon_is_killed_runs_once_to_its_end(camp: Camp, user: User) -> None:
+    """Slurm would begin it again some minutes later, and leave alone what runs."""
+    job = begun(camp, user)
+    (machine,) = camp.machines()
+    starter = starter_of(camp, job)
+    os.kill(int(Path(f"/proc/{starter}/stat").read_text().split()[3]), signal.SIGKILL)
+    camp.wait_for("the end of its machine", lambda: machine not in camp.machines())
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+
+
 def test_a_job_outlives_slurms_controller(camp: Camp, user: User) -> None:
     job = begun(camp, user)
     camp.site.slurmctld.stop()
@@ -134,6 +157,19 @@ def test_a_job_whose_machine_dies_is_given_back_and_runs_again(camp: Camp, user:
     os.kill(machine, signal.SIGKILL)
     camp.wait_for_text(user.directory / "story", "begin 1\n")
     assert "; encamp: " in camp.field(job, "admin_comment")
+    ends_well(camp, job, user, run=1)
+    assert story(user) == ["begin 0", "begin 1", "end 1"]
+
+
+def test_a_job_of_several_components_comes_back_as_a_whole(camp: Camp, user: User) -> None:
+    """It is named in the first, with which it counts for all."""
+    lines = f"#SBATCH {MINI} -w n1\n#SBATCH hetjob\n#SBATCH -w n2"
+    user.write("job", JOB.replace("#!/bin/sh", f"#!/bin/sh\n{lines}"))
+    job = camp.submit("job")
+    camp.wait_for_text(user.directory / "story", "begin 0\n")
+    (machine,) = camp.machines()
+    os.kill(machine, signal.SIGKILL)
+    camp.wait_for_text(user.directory / "story", "begin 1\n")
     ends_well(camp, job, user, run=1)
     assert story(user) == ["begin 0", "begin 1", "end 1"]
 

@@ -256,3 +256,9 @@ def test_a_failure_is_told_to_all_who_asked() -> None:
     for _ in range(2):
         with pytest.raises(EncampError):
             gathered("a")
+
+
+@pytest.mark.parametrize(("flag", "batch"), [("0", False), ("1", True), ("2", True)])
+def test_batch_job_stays_one_however_often_slurm_has_missed_it(flag: str, batch: bool) -> None:
+    """Slurm counts how often it has begun one anew that was missing on its node."""
+    assert entry(batch=flag).batch is batch

@@ -55,12 +55,14 @@ def test_only_jobs_for_machines_are_in_the_wrong_place(values: dict[str, str], w
 
 
 @pytest.mark.parametrize(
-    ("number", "id", "called"), [("7", "7", "7"), ("7", "7_3", "7_3"), ("9", "8+1", "9")]
+    ("number", "id", "called", "whole"),
+    [("7", "7", "7", "7"), ("7", "7_3", "7_3", "7_3"), ("9", "8+1", "9", "8")],
 )
 def test_task_of_an_array_is_never_called_by_the_number_of_all(
-    number: str, id: str, called: str
+    number: str, id: str, called: str, whole: str
 ) -> None:
-    assert sending._called(job(number=number, id=id)) == called
+    entry = job(number=number, id=id)
+    assert (entry.called, entry.whole) == (called, whole)
 
 
 def test_job_that_had_to_be_queued_again_may_not_be_begun_twice() -> None:

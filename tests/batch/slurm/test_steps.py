@@ -59,6 +59,13 @@ def test_components_with_resources_of_their_own_have_machines(camp: Camp, user: 
     assert sorted(done.stdout.splitlines()) == ["mini n1", "mini n2"], done
 
 
+def test_components_of_a_step_have_machines(camp: Camp, user: User) -> None:
+    task = f"srun -N1 -wn1 {VMENV} sh -c 'echo one $SLURMD_NODENAME $ENCAMP_ENVIRONMENT'"
+    other = f"-N1 -wn2 {VMENV} sh -c 'echo two $SLURMD_NODENAME $ENCAMP_ENVIRONMENT'"
+    done = run(camp, user, "salloc", "-Q", "-N2", "sh", "-c", f"{task} : {other}")
+    assert sorted(done.stdout.splitlines()) == ["one n1 mini", "two n2 mini"], done
+
+
 def test_a_step_begins_in_a_directory_whose_name_is_no_text(camp: Camp, user: User) -> None:
     words = f"d=$(printf '\\377'); mkdir $d; cd $d; srun {VMENV} -n2 pwd; cd ..; rmdir $d"
     done = run(camp, user, "sh", "-c", words)

@@ -25,7 +25,7 @@ STARTER = '#!/bin/sh\necho "started as $1"\nscript=$2\nshift 2\ntail -n +2 $scri
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
     with private_cluster(
-        users=2, nodes=1, partitions=("main", "vm"), features="intel", job_submit=TEMPLATE
+        users=2, nodes=1, partitions=("main", "vm"), features="intel,n1", job_submit=TEMPLATE
     ) as cluster:
         starter = cluster.place / "starter"
         starter.write_text(STARTER)
@@ -178,8 +178,8 @@ def test_jobs_for_worker_nodes_are_left_to_slurm(cluster: Cluster, user: User) -
         assert script_of(cluster, job) == JOB
         assert cluster.field(job, "Feature") == "intel"
     assert cluster.field(commented, "admin_comment") == "env=intel"
-    refused = ("sbatch", "--comment=env:intel", "-C", "intel|amd", "job")
-    assert "only by '&'" in cluster.refused(*refused, user=user)
+    refused = ("sbatch", "--comment=env:intel", "-C", "[intel|amd]", "job")
+    assert "only by '&' and '|'" in cluster.refused(*refused, user=user)
     left_alone = cluster.submit("--comment=env:none", "-C", "intel", "job")
     assert cluster.field(left_alone, "Feature") == "intel"
     two = ("sbatch", "--comment=env:mini", "-C", "intel", "job")
@@ -197,9 +197,40 @@ def test_jobs_for_machines_ask_for_hosts_that_make_them(cluster: Cluster, user: 
         assert cluster.field(job, "Feature") == "intel"
     for words in ([], ["-p", "vm", "--comment=env:none"]):
         assert cluster.field(cluster.submit(*words, "job"), "Feature") == "(null)"
-    refused = ("sbatch", "--comment=env:mini", "-C", "intel|other", "job")
-    assert "only by '&'" in cluster.refused(*refused, user=user)
     assert "Invalid feature" in cluster.refused("sbatch", "--comment=env:amd", "job", user=user)
+
+
+def test_jobs_for_machines_ask_for_them_beside_what_else_they_ask_for(
+    cluster: Cluster, user: User
+) -> None:
+    rules = (Rule(environment="mini", queue="vm"),)
+    configure(cluster, bait_feature="intel", rules=rules)
+    for asked, wanted in (
+        ("n1", "intel&n1"),
+        ("n1,intel", "n1&intel"),
+        ("n1|intel", "intel&(n1|intel)"),
+        ("n1&intel|n1", "intel&(n1&intel|n1)"),
+    ):
+        for words in (["--comment=env:mini"], ["-p", "vm"]):
+            job = cluster.submit(*words, "--hold", "-C", asked, "job")
+            assert cluster.field(job, "Feature") == wanted
+    job = cluster.submit("--comment=env:mini", "-C", "n1|intel", "job")
+    assert output_of(cluster, job, user).startswith("started as slurm:mini\n")
+
+
+def test_who_has_named_no_environment_keeps_a_constraint_that_cannot_be_combined(
+    cluster: Cluster, user: User
+) -> None:
+    """Where Slurm cannot be asked for both."""
+    rules = (Rule(environment="mini", queue="vm"), Rule(environment="intel"))
+    configure(cluster, bait_feature="n1", nodes=("intel",), rules=rules)
+    given = cluster.submit("-p", "vm", "-C", "[n1|n1]", "job")
+    assert script_of(cluster, given).startswith(f"#!{cluster.place}/starter slurm:mini\n")
+    assert cluster.field(given, "Feature") == "[n1|n1]"
+    for words in ((), ("--comment=env:mini",)):
+        # It has to be on a worker node; or it has named the environment itself.
+        refused = ("sbatch", *words, "-C", "[n1|n1]", "job")
+        assert "only by '&' and '|'" in cluster.refused(*refused, user=user)
 
 
 @pytest.mark.parametrize("command", ["srun", "salloc"])
@@ -301,6 +332,50 @@ def test_the_sites_own_script_is_called_first(cluster: Cluster, user: User) -> N
     assert cluster.field(cluster.submit("job"), "admin_comment") == "seen"
 
 
+def test_changes_of_the_sites_own_script_are_noticed(cluster: Cluster, user: User) -> None:
+    """Without a look at ours, whose time Slurm goes by. What is broken leaves what was there."""
+
+    def script(note: str) -> str:
+        return (
+            f"#!/usr/bin/lua\nfunction slurm_job_submit(job) job.admin_comment = '{note}' "
+            "return slurm.SUCCESS end\n"
+            "function slurm_job_modify(job) if job.comment == 'no' then return slurm.ERROR end "
+            "return slurm.SUCCESS end\nreturn slurm.SUCCESS\n"
+        )
+
+    configure(cluster, site=script("first"))
+    own = cluster.site.conf.parent / "job_submit_site.lua"
+    log = cluster.site.directory / "log" / "slurmctld"
+
+    def noted(*words: str) -> str:
+        return cluster.field(cluster.submit("--hold", *words, "job"), "admin_comment")
+
+    assert noted() == "first"
+    own.write_text(script("second"))
+    assert noted() == "second"
+    assert noted("--comment=env:mini") == "env=mini; second"
+    for broken in (
+        "function slurm_job_submit(",
+        "error('broken')",
+        "",
+        script("never") + "x = = 1\n",
+        script("never").replace("return slurm.SUCCESS\n", "return slurm.ERROR\n"),
+        script("never").replace("function slurm_job_modify", "local function other"),
+    ):
+        own.write_text(broken)
+        assert noted() == noted() == "second"
+    said = log.read_text().count("cannot be read; what it was before goes on")
+    assert said == 6, "once for each"
+    own.unlink()
+    assert noted() == "second"
+    own.write_text(script("third"))
+    job = cluster.submit("--hold", "job")
+    assert cluster.field(job, "admin_comment") == "third"
+    cluster.refused("scontrol", "update", f"JobId={job}", "Comment=no", user=user)
+    own.write_text(script("fourth").replace("'no'", "'never'"))
+    cluster.run("scontrol", "update", f"JobId={job}", "Comment=no", user=user)
+
+
 def test_a_sites_script_can_call_ours(cluster: Cluster, user: User) -> None:
     etc = cluster.site.conf.parent
     ours = etc / "encamp_job_submit.lua"
@@ -320,9 +395,42 @@ def test_a_mistake_in_the_rules_stops_no_other_job(cluster: Cluster, user: User)
     (cluster.site.conf.parent / "encamp_rules.lua").write_text("return {{{")
     job = cluster.submit("job")
     assert script_of(cluster, job) == JOB
-    said = cluster.refused("sbatch", "--comment=env:mini", "job", user=user)
-    assert "not available now" in said
+    user.write("lined", f"#!{cluster.place}/starter slurm:mini\n{JOB}")
+    for words, variables in (
+        (["--comment=env:mini", "job"], {}),
+        (["--comment=env:a/b", "job"], {}),
+        (["job"], {"ENCAMP_ENVIRONMENT": "mini"}),
+        (["lined"], {}),
+        (["--comment=env:none", "job"], {"ENCAMP_ENVIRONMENT": "mini"}),
+    ):
+        said = cluster.refused("sbatch", *words, user=user, variables=variables)
+        assert "not available now" in said
+    for words, variables in (
+        (["--comment=env:none", "job"], {}),
+        (["--comment=environment:x", "job"], {"ENCAMP_ENVIRONMENT": "none"}),
+    ):
+        assert script_of(cluster, cluster.submit(*words, variables=variables)) == JOB
     assert "encamp: " in Path(cluster.site.directory / "log" / "slurmctld").read_text()
+
+
+@pytest.mark.parametrize("broken", ["return {{{", "return 7", None])
+def test_the_plug_ins_option_is_not_overlooked_without_rules(
+    cluster: Cluster, user: User, broken: str | None
+) -> None:
+    rules, stack = (
+        cluster.site.conf.parent / name for name in ("encamp_rules.lua", "plugstack.conf")
+    )
+    stack.write_text(f"optional {PLUGIN} {cluster.place}/starter\n")
+    try:
+        if broken is None:
+            rules.unlink()
+        else:
+            rules.write_text(broken)
+        said = cluster.refused("sbatch", "--vmenv=mini", "job", user=user)
+        assert "not available now" in said
+        assert script_of(cluster, cluster.submit("--vmenv=none", "job")) == JOB
+    finally:
+        stack.write_text("")
 
 
 def test_a_first_line_that_the_kernel_would_cut_is_refused(cluster: Cluster, user: User) -> None:

@@ -6,22 +6,20 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import ClassVar
 
 from encamp.batch.slurm.ancestry import step_of
-from encamp.batch.slurm.beginning import Beginning
-from encamp.batch.slurm.calls import Calls, patiently, this_host
+from encamp.batch.slurm.calls import Calls, this_host
 from encamp.batch.slurm.commands import commands_in
-from encamp.batch.slurm.ending import GOING, STANDING, check_lost, is_queued_again
 from encamp.batch.slurm.gathering import Gathered
-from encamp.batch.slurm.names import People, may_begin_again, noted, wanted
+from encamp.batch.slurm.names import People, may_begin_again, noted, returns_of, wanted
 from encamp.batch.slurm.node import MARK, bait_of, plain, with_mark
 from encamp.batch.slurm.queue import Entry, entries, new_word, question
+from encamp.batch.slurm.returning import Returning
 from encamp.batch.slurm.shares import share
 from encamp.batch.slurm.tasks import number_in, tasks_here
-from encamp.batch.system import BatchSystem, EndingError
+from encamp.batch.system import BatchSystem
 from encamp.model.batch import (
     Bait,
     BaitState,
@@ -35,21 +33,10 @@ from encamp.model.batch import (
 )
 from encamp.model.errors import Code, EncampError
 
-PATIENCE = 60.0
-"""Seconds for which a job is tried to be given back to a controller that does not answer."""
-AGAIN = 75
-"""What a job ends with that was given back, should Slurm not have ended it before."""
-
-REST = 3
-"""Seconds for which a job rests that is to begin again at once. A node takes what comes within the
-second in which it has ended a job for that job, and Slurm then gives the job up. The time is this
-node's, so that it does not matter if the controller's differs."""
-
+ID = re.compile(r"\d+([_+]\d+)?")
+"""Of a job, of a task of an array, or of a component with resources of its own."""
 HELD = re.compile(r"JobHeld\w*|job.requeued.in.held.state|launch.failed.requeued.held")
 """Reasons of jobs that wait until somebody says so."""
-GONE = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE")
-STANDS = "it stands"
-"""What is left to do for a job whose end Slurm has not noticed: to queue it again."""
 
 
 class Slurm(BatchSystem):
@@ -61,7 +48,7 @@ class Slurm(BatchSystem):
             conf=settings.programs.get("conf", ""), commands=settings.programs.get("commands", "")
         )
         self._entries = Gathered(self._ask)
-        self._beginning = Beginning(self._begin_now)
+        self.returning = Returning(self._call, self.look)
 
     @cached_property
     def node(self) -> str:
@@ -81,7 +68,7 @@ class Slurm(BatchSystem):
 
     def task_of(self, pid: int, variables: Mapping[str, str]) -> Task:
         found = step_of(pid)
-        if found is None or not found.name.isdecimal():
+        if found is None or not found.name.partition("+")[0].isdecimal():
             return Task(step=found.name if found else "")
         count = tasks_here(variables)
         number = number_in(variables, "SLURM_LOCALID")
@@ -94,7 +81,7 @@ class Slurm(BatchSystem):
         )
 
     def describe(self, id: str) -> BatchJob:
-        entry = self._entries(id)
+        entry = self.look(id)
         if entry is None:
             raise unknown(id)
         hosts = entry.hosts
@@ -115,6 +102,7 @@ class Slurm(BatchSystem):
             cpus=cpus,
             memory=memory or entry.memory_for(cpus),
             restarts=entry.restarts,
+            returns=returns_of(entry),
             requeue=may_begin_again(entry) and entry.batch,
             hosts=hosts,
             environment=noted(entry),
@@ -126,98 +114,13 @@ class Slurm(BatchSystem):
         return share(self._call("scontrol", *words, purpose=purpose), entry, self.node)
 
     def give_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool) -> GivenBack:
-        if not job.requeue:
-            raise EncampError(
-                Code.WRONG_STATE,
-                f"Slurm's job {job.id} cannot be queued again.",
-                "It is not a batch job, or was submitted with --no-requeue.",
-            )
-        patiently(lambda: self.queue_again(job, reason, hold=hold), PATIENCE)
-        self._begin_soon(job, hold=hold)
-        return GivenBack(exit_code=AGAIN, wait=True)
-
-    def _begin_soon(self, job: BatchJob, *, hold: bool) -> None:
-        """The first time it would wait for nothing; later that spares nodes a job that comes back
-        again and again."""
-        if not hold and job.restarts == 0:
-            self.begin_soon(job.id)
-
-    def begin_soon(self, id: str) -> None:
-        """Slurm would have it wait two minutes."""
-        self._beginning.soon(id)
-
-    def queue_again(self, job: BatchJob, reason: str, *, hold: bool) -> None:
-        """It begins when Slurm lets it."""
-        purpose = f"giving job {job.id} back"
-        entry = self.look(job.id)
-        if entry is None or entry.state in GONE:
-            self._give_back_lost(job, reason, hold=hold)
-            return
-        try:
-            noting = self._noting(entry, job, reason)
-            self._call("scontrol", "update", f"JobId={job.id}", noting, purpose=purpose)
-        except EncampError as error:
-            if error.code is Code.WRONG_STATE:
-                return  # So it is.
-            raise
-        if entry.restarts == job.restarts and entry.state != "PENDING":
-            how = "requeuehold" if hold else "requeue"
-            # Not a job that has ended meanwhile, which it would bring back to life.
-            self._call("scontrol", how, "incomplete", job.id, purpose=purpose)
-        elif hold:
-            self._call("scontrol", "hold", job.id, purpose=purpose)
-
-    def _give_back_lost(self, job: BatchJob, reason: str, *, hold: bool) -> None:
-        """One whose user has cancelled it, or whose time is over, is not to come back; one whose
-        starter was killed meanwhile is."""
-        try:
-            self.bring_back(job, Task(), reason, hold=hold, held=False)  # It does not stand.
-        except EncampError as error:
-            if error.code is not Code.WRONG_STATE:
-                raise
+        return self.returning.give_back(job, task, reason, hold=hold)
 
     def bring_back(self, job: BatchJob, task: Task, reason: str, *, hold: bool, held: bool) -> str:
-        entry = self.look(job.id)
-        check_lost(entry, job, task, held=held)
-        assert entry is not None
-        if entry.state in STANDING:
-            return STANDS
-        self.bring_back_ended(entry, job, reason, hold=hold)
-        return ""
+        return self.returning.bring_back(job, task, reason, hold=hold, held=held)
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
-        """Of one that stood when its starter was killed. Slurm may notice that at any moment, since
-        whoever keeps it back can be killed, too; then the job has to be taken back as one that has
-        ended."""
-        entry = self.look(job.id)
-        if entry is not None and is_queued_again(entry, job):
-            return
-        if entry is not None and entry.state in STANDING:
-            self.queue_again(job, reason, hold=hold)
-            self._begin_soon(job, hold=hold)
-        elif entry is None or entry.state not in GOING:
-            check_lost(entry, job, Task(), held=False)
-            assert entry is not None
-            self.bring_back_ended(entry, job, reason, hold=hold)
-            return
-        raise EndingError(f"Slurm is ending job {job.id}.")
-
-    def bring_back_ended(self, entry: Entry, job: BatchJob, reason: str, *, hold: bool) -> None:
-        purpose = f"queueing job {job.id} again"
-        self._call("scontrol", "requeuehold" if hold else "requeue", job.id, purpose=purpose)
-        # What has ended can be told nothing; what is in the queue can.
-        words = [self._noting(entry, job, reason)]
-        if not hold and job.restarts == 0:
-            words.append(f"StartTime=now+{REST}")
-        note = ("scontrol", "update", f"JobId={job.id}", *words)
-        with suppress(EncampError):
-            patiently(lambda: self._call(*note, purpose=purpose), PATIENCE)
-
-    def _noting(self, entry: Entry, job: BatchJob, reason: str) -> str:
-        """What `scontrol show job` shows afterwards; which environment it is for stays with it."""
-        name = noted(entry) or job.environment
-        note = f"{MARK}{plain(reason).removeprefix('Encamp: ')}"
-        return f"AdminComment={f'env={name}; ' if name else ''}{note}"
+        self.returning.finish(job, left, reason, hold=hold)
 
     def commands(self, environment: str) -> dict[str, Offered]:
         return commands_in(environment, self._settings.programs.get("commands", ""))
@@ -303,6 +206,8 @@ class Slurm(BatchSystem):
 
     def look(self, id: str) -> Entry | None:
         """A job by the number of its own or as users call it."""
+        if not ID.fullmatch(id):
+            raise unknown(id)
         return self._entries(id)
 
     def seen_on(self, nodes: Iterable[str]) -> list[Entry]:
@@ -311,9 +216,6 @@ class Slurm(BatchSystem):
         return self._squeue(*words, purpose="asking what runs on worker nodes")
 
     def _ask(self, ids: frozenset[str]) -> dict[str, Entry]:
-        for id in ids:
-            if not re.fullmatch(r"\d+(_\d+)?", id):
-                raise unknown(id)
         asked = f"--jobs={','.join(sorted(ids))}"
         try:
             found = self._squeue("--states=all", asked, purpose="asking about jobs")
@@ -328,16 +230,6 @@ class Slurm(BatchSystem):
         form = f"--Format={question(word)}"
         said = self._call("squeue", "--noheader", "--noconvert", *words, form, purpose=purpose)
         return entries(said, word)
-
-    def _begin_now(self, id: str) -> bool:
-        """Let a job that was given back begin soon; False: it has not ended yet."""
-        entry = self.look(id)
-        if entry is not None and entry.state == "COMPLETING":
-            return False
-        if entry is not None and entry.state == "PENDING" and entry.reason == "BeginTime":
-            words = ("update", f"JobId={id}", f"StartTime=now+{REST}")
-            self._call("scontrol", *words, purpose=f"letting job {id} begin")
-        return True
 
 
 def unknown(id: str) -> EncampError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 
+from encamp.batch.slurm.names import may_begin_again
 from encamp.batch.slurm.queue import Entry
 from encamp.batch.system import EndingError
 from encamp.model.batch import BatchJob, Task
@@ -42,7 +43,7 @@ def check_lost(entry: Entry | None, job: BatchJob, task: Task, *, held: bool) ->
         )
     if not is_lost and (entry.state != DIED or entry.status != signal.SIGKILL):
         raise stays(f"Slurm says that the job is {entry.state}.")
-    if not entry.requeue:
+    if not may_begin_again(entry):
         raise stays("The job may not be queued again (--no-requeue), and has failed.")
 
 

@@ -20,12 +20,50 @@ local NAME = "^[%w][%w%._-]*$"
 local LONGEST_NAME = 64
 local LEFT_ALONE = "none"
 
--- What the site's own script defines is called first, and may refuse.
-if SITE_SCRIPT ~= "" and string.sub(SITE_SCRIPT, 1, 1) ~= "@" then
-   dofile(SITE_SCRIPT)
+local function text_of(path)
+   local file = io.open(path, "rb")
+   local text = file and file:read("*a")
+   if file then file:close() end
+   return text
 end
+
+-- What the site's own script defines is called first, and may refuse.
+local has_site = SITE_SCRIPT ~= "" and string.sub(SITE_SCRIPT, 1, 1) ~= "@"
+local site_text = has_site and text_of(SITE_SCRIPT)
+if has_site then dofile(SITE_SCRIPT) end
 local site_submit = rawget(_G, "slurm_job_submit")
 local site_modify = rawget(_G, "slurm_job_modify")
+
+-- What is defined; it becomes something else.
+local function defined(submit, modify)
+   local was_submit, was_modify = rawget(_G, "slurm_job_submit"), rawget(_G, "slurm_job_modify")
+   rawset(_G, "slurm_job_submit", submit)
+   rawset(_G, "slurm_job_modify", modify)
+   return was_submit, was_modify
+end
+
+-- Slurm itself notices changes of this file only. A script that it would not take leaves what was
+-- there before, as Slurm does.
+local function notice_site()
+   local text = has_site and text_of(SITE_SCRIPT)
+   if text == site_text then return end
+   site_text = text
+   local our_submit, our_modify = defined(nil, nil)
+   local done, said = pcall(function() return assert(loadfile(SITE_SCRIPT))() end)
+   local submit, modify = defined(our_submit, our_modify)
+   if done and said ~= nil and said ~= slurm.SUCCESS then
+      done, said = false, "it returns " .. tostring(said)
+   elseif done and not (type(submit) == "function" and type(modify) == "function") then
+      done, said = false, "it has to define slurm_job_submit and slurm_job_modify"
+   end
+   if done then
+      site_submit, site_modify = submit, modify
+      slurm.log_info("encamp: %s has changed and was read again.", SITE_SCRIPT)
+   else
+      slurm.log_error("encamp: %s has changed and cannot be read; what it was before goes on: %s",
+         SITE_SCRIPT, tostring(said))
+   end
+end
 
 -- Refusals are thrown; anything else that is thrown is a mistake, and refuses no other job.
 local function refuse(text, ...)
@@ -63,6 +101,12 @@ local function has_nodes(name, rules)
    return rules.nodes ~= nil and rules.nodes[name] == true
 end
 
+local function refuse_combined(features, by)
+   refuse("An environment can be combined with other constraints only by %s (not '%s'); "
+      .. "--comment=env:none asks for no environment.", by,
+      string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
+end
+
 -- A constraint that is an environment; what is left is the constraint for Slurm.
 local function in_features(features, rules)
    if not rules.features or not rules.environments or not given(features) then return nil end
@@ -74,11 +118,7 @@ local function in_features(features, rules)
       any = any or named(word)
    end
    if not any then return nil end
-   if string.find(features, "[^%w%._&,-]") then
-      refuse("An environment can be combined with other constraints only by '&' (not '%s'); "
-         .. "--comment=env:none asks for no environment.",
-         string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
-   end
+   if string.find(features, "[^%w%._&,-]") then refuse_combined(features, "'&'") end
    for word in string.gmatch(features, "[^&,]+") do
       if not named(word) then
          left[#left + 1] = word
@@ -92,12 +132,13 @@ local function in_features(features, rules)
 end
 
 -- A first line of ours, of a script that was submitted before, or that its user has written.
-local function in_script(script, rules)
+local function in_script(script, starter)
    if not given(script) then return nil end
    local line, rest = string.match(script, "^#!([^\n]*)\n(.*)$")
    if line == nil then return nil end
    local program, system, name = string.match(line, "^%s*(%S+)%s+(%l+):(%S*)%s*$")
-   if program ~= rules.starter then return nil end
+   if program == nil or program ~= (starter or program) then return nil end
+   if not starter and system ~= "slurm" and system ~= "pbs" then return nil end
    if name == "" then return nil, rest end
    return checked(name, "the script's first line"), rest
 end
@@ -140,6 +181,12 @@ local function fits(rule, job, uid)
    return true
 end
 
+-- Of a job that consists of several, the first has the script, and the others all that it names.
+local function is_component(job)
+   local offset = job.het_job_offset
+   return offset ~= nil and offset > 0 and offset < slurm.NO_VAL
+end
+
 -- Which partition a job that names none gets.
 local function default_partition(partitions)
    for name, partition in pairs(partitions or {}) do
@@ -178,18 +225,22 @@ local function nodes_asked_for(features, rules)
    return nil
 end
 
--- A constraint for nodes with a feature, whatever else it asks of them.
-local function also(name, features)
-   if not given(features) then return name end
-   if string.find(features, "[^%w%._&,-]") then
-      refuse("An environment can be combined with other constraints only by '&' (not '%s'); "
-         .. "--comment=env:none asks for no environment.",
-         string.gsub(features, "[^%w%._:@/+&|%[%]()*-]", "?"))
+-- Have a job ask for nodes with a feature, whatever else it asks of them. Where Slurm cannot be asked
+-- for both (brackets, numbers), a job that has to be on such nodes is refused.
+local function ask_for(name, job, has_to)
+   local features = job.features
+   if not given(features) then
+      job.features = name
+   elseif string.find(features, "[^%w%._&|,-]") then
+      if has_to then refuse_combined(features, "'&' and '|'") end
+   elseif string.find(features, "|", 1, true) then
+      job.features = name .. "&(" .. features .. ")"
+   else
+      for word in string.gmatch(features, "[^&,]+") do
+         if word == name then return end
+      end
+      job.features = name .. "&" .. features
    end
-   for word in string.gmatch(features, "[^&,]+") do
-      if word == name then return features end
-   end
-   return name .. "&" .. features
 end
 
 -- For whoever reads the queue. What the site's own script has noted stays.
@@ -201,7 +252,7 @@ end
 local function submit(job, partitions, uid)
    local rules = dofile(RULES)
    local by_features, constraint = in_features(job.features, rules)
-   local by_script, script = in_script(job.script, rules)
+   local by_script, script = in_script(job.script, rules.starter or "")
    local by_nodes = nodes_asked_for(job.features, rules)
    local names = {}
    local by_option = in_options(job)
@@ -222,24 +273,23 @@ local function submit(job, partitions, uid)
    if given(rules.bait_feature) and (given(job.script) or rules.spank) then
       local machine = by_option or name
       if machine and machine ~= LEFT_ALONE and not has_nodes(machine, rules) then
-         job.features = also(rules.bait_feature, job.features)
+         ask_for(rules.bait_feature, job, named or by_option)
       end
    end
    if name == nil then return end
 
    if has_nodes(name, rules) then
-      job.features = also(name, job.features)
+      ask_for(name, job, true)
       return note(job, name)
    end
    if rules.environments and not rules.environments[name] then
       refuse("There is no environment '%s' on this site.", name)
    end
    if not given(job.script) then
-      if rules.spank then
+      if rules.spank or is_component(job) then
          note(job, name)
       elseif named then
-         refuse("Only a batch script can be in an environment here: srun and salloc cannot, nor can "
-            .. "components of a job that have no script (name it in an #SBATCH line of the first).")
+         refuse("Only a batch script can be in an environment here: srun and salloc cannot.")
       end
       return
    end
@@ -261,8 +311,17 @@ local function modify(job, record)
    end
 end
 
+-- Does a job name an environment, as far as that can be told without the rules? What is no name is
+-- meant as one.
 local function mentioned(job)
-   return string.find(job.comment or "", "env:", 1, true) ~= nil
+   local told, found = pcall(function()
+      for _, name in pairs({ in_comment(job.comment) or false, in_script(job.script) or false,
+         in_variables(job) or false, given(job.script) and in_options(job) or false }) do
+         if name and name ~= LEFT_ALONE then return true end
+      end
+      return false
+   end)
+   return not told or found
 end
 
 local function guarded(job, action, ...)
@@ -280,6 +339,7 @@ local function guarded(job, action, ...)
 end
 
 function slurm_job_submit(job, partitions, uid)
+   notice_site()
    if site_submit then
       local said = site_submit(job, partitions, uid)
       if said ~= nil and said ~= slurm.SUCCESS then return said end
@@ -288,6 +348,7 @@ function slurm_job_submit(job, partitions, uid)
 end
 
 function slurm_job_modify(job, record, partitions, uid)
+   notice_site()
    if site_modify then
       local said = site_modify(job, record, partitions, uid)
       if said ~= nil and said ~= slurm.SUCCESS then return said end

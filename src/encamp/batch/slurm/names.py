@@ -18,6 +18,8 @@ ASKED = re.compile(rf"(?:^|[\s,;])env:({ENVIRONMENT})(?=[\s,;]|$)")
 FEATURE = re.compile(ENVIRONMENT)
 ONCE = "it may begin only once"
 """In the administrators' comment on a job that was not to be queued again, and had to be."""
+RETURNS = re.compile(r"; given back (\d+) times?")
+"""There, too: other reasons for which it was begun again are no fault of its machines'."""
 LEFT_ALONE = "none"
 
 
@@ -29,6 +31,12 @@ def noted(entry: Entry) -> str:
 
 def may_begin_again(entry: Entry) -> bool:
     return entry.requeue and ONCE not in entry.admin_comment
+
+
+def returns_of(entry: Entry) -> int:
+    """How often it was given back."""
+    found = RETURNS.search(entry.admin_comment)
+    return int(found[1]) if found else 0
 
 
 class People:

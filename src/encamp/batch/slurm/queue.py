@@ -82,6 +82,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return expand(self.nodes) if self.nodes else ()
 
     @property
+    def called(self) -> str:
+        """What means this one alone: the number of an array is that of one of its tasks, too, and
+        means all of them."""
+        return self.id if "_" in self.id else self.number
+
+    @property
+    def whole(self) -> str:
+        """What means all components of which it is one, which are queued together."""
+        leader, plus, _ = self.id.partition("+")
+        return leader if plus else self.called
+
+    @property
     def tasks(self) -> int:
         """How many jobs it stands for: an array that waits is one entry."""
         _, bracket, rest = self.id.partition("_[")
@@ -148,7 +160,7 @@ def entry(values: Iterable[str]) -> Entry:
             granted=text(raw["granted"]),
             restarts=int(raw["restarts"]),
             requeue=raw["requeue"] == "1",
-            batch=raw["batch"] == "1",
+            batch=raw["batch"] != "0",
             features=text(raw["features"]),
             submitted=float(raw["submitted"]),
             eligible=float(raw["eligible"]) if raw["eligible"].isdecimal() else None,

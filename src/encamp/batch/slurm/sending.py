@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from encamp.batch.slurm.adapter import Slurm
 from encamp.batch.slurm.calls import Calls
 from encamp.batch.slurm.hostlist import expand
-from encamp.batch.slurm.names import ONCE, may_begin_again, noted
-from encamp.batch.slurm.node import MARK
+from encamp.batch.slurm.names import may_begin_again, noted
 from encamp.batch.slurm.queue import Entry
 from encamp.model.batch import BatchJob
 from encamp.model.errors import EncampError
@@ -43,48 +42,31 @@ class Sending:
     def _send_on(
         self, entry: Entry, where: str, avoided: Collection[str], known: Collection[str]
     ) -> None:
-        """What may not be queued again is allowed to for as long as that takes: it has not begun.
-        Should we be killed over it, baits go by what is noted first."""
-        once = not may_begin_again(entry)
-        why = f"it was sent to worker node {where}{f'; {ONCE}' if once else ''}"
+        why = f"it was sent to worker node {where}"
         job = BatchJob(
             system=self._slurm.name,
-            id=_called(entry),
+            id=entry.called,
             uid=entry.uid,
             restarts=entry.restarts,
-            requeue=True,
+            requeue=may_begin_again(entry),
             environment=noted(entry),
         )
-        if once:
-            self._update(entry, f"AdminComment=env={noted(entry)}; {MARK}{why}")
-            self._update(entry, "Requeue=1")
-        try:
-            if entry.state == "RUNNING":
-                self._slurm.queue_again(job, why, hold=False)
-            else:
-                self._slurm.bring_back_ended(entry, job, why, hold=False)
-        finally:
-            if once:
-                self._update(entry, "Requeue=0")
+        returning = self._slurm.returning
+        if entry.state == "RUNNING":
+            returning.queue_again(job, why, hold=False)
+        else:
+            returning.bring_back_ended(entry, job, why, hold=False)
         LOG.info("Job %s is queued again: %s.", entry.id, why)
         there = ({*avoided} | {*self._excluded(entry)}) & {*known}
-        self._update(entry, f"ExcNodeList={','.join(sorted(there))}")
-        self._slurm.begin_soon(job.id)
+        purpose = f"sending job {entry.id} to another node"
+        returning.update(entry, f"ExcNodeList={','.join(sorted(there))}", purpose=purpose)
+        returning.begin_soon(job.id)
 
     def _excluded(self, entry: Entry) -> tuple[str, ...]:
         """Where its user does not want it, or we did not before."""
-        words = ("--noheader", "--states=all", f"--jobs={_called(entry)}", "--format=%x")
+        words = ("--noheader", "--states=all", f"--jobs={entry.called}", "--format=%x")
         lines = self._call("squeue", *words, purpose=f"asking about job {entry.id}").split()
         return tuple(node for line in lines for node in expand(line))
-
-    def _update(self, entry: Entry, what: str) -> None:
-        purpose = f"sending job {entry.id} to another node"
-        self._call("scontrol", "update", f"JobId={_called(entry)}", what, purpose=purpose)
-
-
-def _called(entry: Entry) -> str:
-    """The number of an array is that of one of its tasks, too, and means all of them."""
-    return entry.id if "_" in entry.id else entry.number
 
 
 def _wrong_place(entry: Entry, nodes: Mapping[str, Collection[str]]) -> str:
