@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from encamp.batch.gridengine.adapter import GridEngine
+from encamp.batch.gridengine.host import wait_until
 from encamp.batch.gridengine.shepherd import shepherds
 from encamp.model.batch import Bait, BaitState, GivenBack, Task, Waiting
 from encamp.model.errors import Code, EncampError
@@ -179,6 +181,35 @@ def test_jobs_that_wait_are_counted_by_environment(camp: Camp, alice: Person, bo
         assert free is not None
         assert (free.held, free.release) == (False, "")
         assert adapter.standing("999999") is None
+    finally:
+        camp.site.run(["qdel", *ids])
+        camp.site.run(["qmod", "-e", camp.site.queue])
+
+
+def test_jobs_that_may_not_begin_yet_wait_for_no_host(camp: Camp, alice: Person) -> None:
+    adapter = camp.adapter(camp.site.hosts[0])
+    camp.site.run(["qmod", "-d", camp.site.queue])
+
+    def submit(*words: str) -> str:
+        return camp.submit(alice, "-l", "env=mini", *words, script="true\n")
+
+    def waiting() -> int:
+        return sum(each.jobs for each in adapter.waiting() if each.environment == "mini")
+
+    ids = [submit("-a", "203001010000"), submit("-a", "203001010000", "-t", "1-3")]
+    try:
+        assert waiting() == 0
+        ids.append(submit("-a", "202001010000", "-t", "1-3"))
+        ids.append(submit("-hold_jid", ids[0]))
+        ids.append(submit("-hold_jid_ad", ids[-2], "-t", "1-3"))
+        assert waiting() == 3
+        # Somebody puts one off that may begin, as an agent does with a job that was lost.
+        camp.site.run(["qalter", "-a", "203001010000", ids[2]])
+        assert waiting() == 0
+        soon = int(time.time()) + 5
+        ids.append(submit("-a", time.strftime("%Y%m%d%H%M.%S", time.localtime(soon))))
+        wait_until(lambda: waiting() == 1, "the job whose time has come")
+        assert time.time() >= soon
     finally:
         camp.site.run(["qdel", *ids])
         camp.site.run(["qmod", "-e", camp.site.queue])

@@ -36,6 +36,16 @@ printf '%s\\n' 'uname -n' 'exit 5' | qsub -terse -cwd -o next -e next.e
     assert (alice.directory / "next").read_text().strip() in camp.names
 
 
+def test_a_job_whose_shell_is_a_login_shell_asks_too(camp: Camp, alice: Person) -> None:
+    """As Grid Engine begins programs that are not scripts."""
+    words = ("-b", "y", "-S", "/bin/sh", "-N", "asks", "echo $PATH; qstat -j $JOB_ID")
+    id = camp.submit(alice, *MINI, "-cwd", "-j", "y", *words)
+    assert camp.ended(id)["exit_status"] == "0", camp.output(alice, id, "asks")
+    path, *said = camp.output(alice, id, "asks").splitlines()
+    assert path == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/encamp/bin"
+    assert ["job_number:", id] in [line.split() for line in said]
+
+
 def test_qrsh_begins_programs_in_machines_on_other_hosts(camp: Camp, alice: Person) -> None:
     script = """#!/bin/sh
 uname -n

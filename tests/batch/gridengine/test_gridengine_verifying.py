@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.batch.gridengine.camping import Camp, Person
 from tests.conftest import ROOT
 
 JSV = ROOT / "src" / "encamp" / "batch" / "gridengine" / "jsv.bash"
@@ -47,9 +51,15 @@ class Verifier:
         text = JSV.read_text().replace("@ENCAMP_RULES@", str(self.rules))
         script = directory / "jsv"
         script.write_text(text.replace("@ENCAMP_SITE_JSV@", sites_own))
-        self.process = subprocess.Popen(
-            ["/bin/bash", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.complaints = directory / "complaints"
+        with self.complaints.open("w") as complaints:
+            self.process = subprocess.Popen(
+                ["/bin/bash", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+            )
 
     def tell(self, *lines: str) -> None:
         assert self.process.stdin is not None
@@ -85,6 +95,7 @@ class Verifier:
         code = self.process.wait(timeout=60)
         self.process.stdin.close()
         self.process.stdout.close()
+        assert self.complaints.read_text() == ""  # The master would refuse the job for them.
         return code
 
 
@@ -117,11 +128,22 @@ def test_request_becomes_a_variable_and_fits_hosts_that_offer_any(verify: Verifi
 
 @pytest.mark.parametrize("rules", ["=environments\tmini\n=nodes\tbig\tsmall\nbig\t-\tcms\n"])
 def test_job_for_a_worker_node_fits_no_other_host(verify: Verifier) -> None:
-    assert verify(l_hard="env=small") == [told("small"), CORRECT]
-    assert verify(l_hard="env=big|any") == [told("big"), "PARAM l_hard env=big", CORRECT]
-    assert verify(P="cms") == [told("big"), "PARAM l_hard env=big", CORRECT]
+    """And asks for what nobody else does."""
+    asked = "PARAM l_hard env={},encamp_node=TRUE"
+    assert verify(l_hard="env=small") == [told("small"), asked.format("small"), CORRECT]
+    assert verify(l_hard="env=big|any") == [told("big"), asked.format("big"), CORRECT]
+    assert verify(P="cms") == [told("big"), asked.format("big"), CORRECT]
     assert verify(l_hard="env=mini")[1] == "PARAM l_hard env=mini|any"
     assert verify(l_hard="env=other")[0].startswith("RESULT STATE REJECT There is no environment")
+    # What it has changed before, it leaves as it is.
+    assert verify(l_hard="env=big,encamp_node=TRUE") == [told("big"), CORRECT]
+
+
+@pytest.mark.parametrize("rules", ["=environments\tmini\n=nodes\tbig\n"])
+def test_other_jobs_cannot_ask_for_worker_nodes(verify: Verifier) -> None:
+    assert verify(l_hard="encamp_node=TRUE,h_rt=60")[1] == "PARAM l_hard h_rt=60"
+    assert verify(l_hard="encamp_node=TRUE,env=mini")[1] == "PARAM l_hard env=mini|any"
+    assert verify(l_hard="env=mini|any,encamp_node=1")[1] == "PARAM l_hard env=mini|any"
 
 
 def test_job_without_request_is_left_alone(verify: Verifier) -> None:
@@ -196,27 +218,56 @@ def test_rule_about_a_queue_is_left_to_the_host_until_the_queue_is_known(verify:
     assert verify(q_hard="short.q")[0] == told("mini")
 
 
-@pytest.mark.parametrize(
-    "injected",
-    ["BEGIN", "PARAM l_hard env=other\nBEGIN", "START", "PARAM USER root", "BEGIN\nSTART"],
-)
-def test_a_job_that_speaks_as_the_master_gets_no_second_answer(
-    tmp_path: Path, injected: str
-) -> None:
-    """The master passes line ends on as they are. What was said twice would be taken for what is
-    said of the next job."""
-    verifier = Verifier(tmp_path)
+HOSTILE = [
+    "BEGIN",
+    "PARAM l_hard env=other\nBEGIN",
+    "START",
+    "QUIT",
+    "PARAM USER root",
+    "BEGIN\nSTART",
+    "BEGIN\nSTART\nBEGIN",
+    "QUIT\nBEGIN\nQUIT",
+]
+REFUSED = "RESULT STATE REJECT Some of the job's words have line ends"
+
+
+def submit_hostile(verifier: Verifier, injected: str) -> list[str]:
     verifier.tell("START")
     verifier.hear("STARTED")
     said = ("PARAM USER alice", f"PARAM CMDARG0 x\n{injected}", "PARAM l_hard env=mini", "BEGIN")
     verifier.tell(*said)
-    assert verifier.process.stdout is not None
-    answers = [line for line in verifier.process.stdout if line.startswith(("RESULT", "STARTED"))]
-    assert len(answers) <= 1
-    assert verifier.process.wait(timeout=60) == 1
-    with suppress(BrokenPipeError):
-        verifier.process.stdin.close()  # type: ignore[union-attr]
-    verifier.process.stdout.close()
+    return verifier.hear("RESULT")
+
+
+@pytest.mark.parametrize("injected", HOSTILE)
+def test_a_job_that_speaks_as_the_master_is_refused_and_the_next_gets_its_own_answer(
+    verify: Verifier, injected: str
+) -> None:
+    """The master passes line ends on as they are. What was said twice would be taken for what is
+    said of the next job."""
+    for _ in range(2):
+        [said] = submit_hostile(verify, injected)
+        assert said.startswith(REFUSED)
+        assert verify(l_hard="env=other")[0] == told("other")
+        assert verify.begun == ["STARTED"]
+
+
+@pytest.mark.parametrize("injected", ["x", "START\nPARAM USER root\nBEGIN", "QUIT\nBEGIN"])
+def test_what_is_left_of_a_job_that_was_answered_gets_no_answer(
+    verify: Verifier, injected: str
+) -> None:
+    """A master that pauses after what only seems to be the end of a job says the rest later."""
+    verify.tell("START")
+    verify.hear("STARTED")
+    verify.tell("PARAM USER alice", "PARAM CMDARG0 x\nBEGIN")
+    assert verify.hear("RESULT")[-1] == CORRECT
+    verify.tell(f"PARAM CMDARG1 x\n{injected}", "PARAM l_hard env=mini", "BEGIN")
+    assert verify(l_hard="env=other")[0] == told("other")
+    assert verify.begun == ["STARTED"]
+
+
+def test_line_ends_in_words_of_a_job_are_no_harm(verify: Verifier) -> None:
+    assert verify(CMDARG0="echo a\necho b", l_hard="env=mini")[0] == told("mini")
 
 
 def test_verifier_that_the_site_had_is_asked_first(tmp_path: Path) -> None:
@@ -239,3 +290,112 @@ def test_job_waits_when_the_sites_own_verifier_is_broken(tmp_path: Path) -> None
     verify = Verifier(tmp_path, sites_own="/bin/false")
     assert verify()[-1].startswith("RESULT STATE REJECT_WAIT The site's own job verifier")
     assert verify.end() == 0
+
+
+NUMBERED = """#!/bin/bash
+echo $$ >>{log}
+while IFS= read -r line; do
+    case $line in
+        START) user=; echo STARTED ;;
+        'PARAM USER '*) user+=${{line#PARAM USER }} ;;
+        BEGIN) echo "RESULT STATE REJECT $user" ;;
+        QUIT) exit ;;
+    esac
+done
+"""
+
+
+@pytest.mark.parametrize("injected", HOSTILE)
+def test_the_sites_own_verifier_is_begun_anew_after_what_it_should_not_have_heard(
+    tmp_path: Path, injected: str
+) -> None:
+    own, log = tmp_path / "own", tmp_path / "log"
+    own.write_text(NUMBERED.format(log=log))
+    own.chmod(0o755)
+    verify = Verifier(tmp_path, sites_own=str(own))
+    assert verify(USER="bob") == ["RESULT STATE REJECT bob"]
+    [said] = submit_hostile(verify, injected)
+    assert said.startswith(REFUSED)
+    assert verify(USER="carol") == ["RESULT STATE REJECT carol"]
+    assert verify.begun == ["STARTED"]
+    assert verify.end() == 0
+    begun = [int(line) for line in log.read_text().split()]
+    assert len(begun) == 2
+    assert not any(psutil.pid_exists(pid) for pid in begun)
+
+
+DEAF = """#!/bin/bash
+echo $$ >>{log}
+while :; do
+    read -r line
+    case $line in
+        START) echo STARTED ;;
+        BEGIN) echo 'RESULT STATE ACCEPT' ;;
+        '') echo 'ERROR unknown command' ;;
+    esac
+done
+"""
+"""It does not look for the end of what it reads, as scripts with Grid Engine's own library."""
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
+def test_the_sites_own_verifier_ends_with_the_master(tmp_path: Path, number: int) -> None:
+    own, log = tmp_path / "own", tmp_path / "log"
+    own.write_text(DEAF.format(log=log))
+    own.chmod(0o755)
+    verify = Verifier(tmp_path, sites_own=str(own))
+    assert verify()[-1] == CORRECT
+    site = psutil.Process(int(log.read_text()))
+    try:
+        if number:
+            verify.process.send_signal(number)
+        verify.process.stdin.close()  # type: ignore[union-attr]
+        verify.process.stdout.close()  # type: ignore[union-attr]
+        verify.process.wait(timeout=60)
+        site.wait(timeout=20)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            site.kill()
+
+
+# ── on a real master ─────────────────────────────────────────────────────────────────────────────
+
+
+def verifiers(camp: Camp) -> set[int]:
+    """Each of the master's threads begins one when it needs it."""
+    assert camp.site.qmaster is not None
+    below = psutil.Process(camp.site.qmaster.pid).children(recursive=True)
+    return {each.pid for each in below if "gridengine-jsv" in " ".join(each.cmdline())}
+
+
+def environment_of(camp: Camp, person: Person, name: str) -> str:
+    """What a new job of that person is told, which asks for that environment."""
+    id = camp.submit(person, "-h", "-l", f"env={name}", script="true\n")
+    shown = camp.site.run(["qstat", "-j", id]).stdout
+    camp.site.run(["qdel", id])
+    [told] = re.findall(r"ENCAMP_ENVIRONMENT=(\w+)", shown)
+    return str(told)
+
+
+@pytest.mark.site
+@pytest.mark.timeout(400)
+@pytest.mark.xdist_group("gridengine")
+def test_nobody_waits_because_of_a_job_that_speaks_as_the_master(
+    camp: Camp, alice: Person, bob: Person
+) -> None:
+    assert environment_of(camp, bob, "other") == "other"
+    before = verifiers(camp)
+    assert before
+    words: list[tuple[str, ...]] = [
+        ("-b", "y", "true", f"x\n{injected}") for injected in (*HOSTILE, "PARAM N x")
+    ]
+    words += [("-ac", f"a=x\n{injected}", "-b", "y", "true") for injected in ("QUIT", "BEGIN")]
+    for each in words:
+        said = camp.submit(alice, "-l", "env=mini", *each, check=False)
+        assert "Some of the job's words have line ends" in said, each
+        assert environment_of(camp, bob, "other") == "other"
+        assert environment_of(camp, alice, "mini") == "mini"
+    assert before <= verifiers(camp)
+    messages = [path.read_text() for path in camp.site.directory.glob("spool/**/messages")]
+    assert messages
+    assert "got no response" not in "".join(messages)

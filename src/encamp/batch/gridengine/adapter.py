@@ -220,10 +220,13 @@ class GridEngine(BatchSystem):
     # ── the queue ────────────────────────────────────────────────────────────────────────────────
 
     def waiting(self) -> tuple[Waiting, ...]:
-        """Jobs that are held, or in error, wait for somebody and not for a host."""
+        """Jobs that are held, or in error, wait for somebody and not for a host; others for a time
+        (`qsub -a`)."""
         found: dict[str, Waiting] = {}
-        for job in self._jobs.all("-s", "p"):
-            if set(job.state) & {"h", "E"}:
+        jobs = [job for job in self._jobs.all("-s", "p") if not set(job.state) & {"h", "E"}]
+        later = self._jobs.later() if jobs else set()
+        for job in jobs:
+            if job.id in later:
                 continue
             before = found.get(job.environment, Waiting(environment=job.environment, jobs=0))
             found[job.environment] = Waiting(

@@ -14,6 +14,8 @@ from encamp.model.errors import Code, EncampError
 
 ANYWHERE = "any"
 """What hosts offer that make machines of every environment; requests have it beside the name."""
+FOR_NODES = "encamp_node"
+"""What jobs for worker nodes ask for, and no others do: a forced complex of such hosts."""
 UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 UNITS |= {"t": 10**12, "T": 2**40}
 AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?)([kKmMgGtT]?)")
@@ -99,14 +101,7 @@ def parse(text: str) -> Element:
 def read_detail(text: str) -> Detail | None:
     """The answer of `qstat -xml -j ID`; None: there is no such job. That the master is away is said
     in the same way, and with the same exit code."""
-    root = parse(text)
-    if root.tag not in ANSWERS:
-        raise EncampError(
-            Code.UNREACHABLE,
-            f"Grid Engine's master does not answer: {said(root, 'AN_text') or root.tag}.",
-            transient=True,
-            detail=text[-2000:],
-        )
+    root = _parse_details(text)
     job = root.find("djob_info/element")
     if job is None or job.find("JB_owner") is None:
         return None
@@ -124,6 +119,26 @@ def read_detail(text: str) -> Detail | None:
         errors=tuple(errors),
         messages=tuple(messages),
     )
+
+
+def read_begins(text: str) -> dict[str, float]:
+    """The answer of `qstat -xml -j ID,...`: when jobs may begin at the earliest, by their ids."""
+    return {
+        said(job, "JB_job_number"): float(said(job, "JB_execution_time") or 0)
+        for job in _parse_details(text).findall("djob_info/element")
+    }
+
+
+def _parse_details(text: str) -> Element:
+    root = parse(text)
+    if root.tag not in ANSWERS:
+        raise EncampError(
+            Code.UNREACHABLE,
+            f"Grid Engine's master does not answer: {said(root, 'AN_text') or root.tag}.",
+            transient=True,
+            detail=text[-2000:],
+        )
+    return root
 
 
 def read_jobs(text: str) -> Iterator[Listed]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 
-from encamp.batch.gridengine.answers import Detail, Listed, read_detail, read_jobs, read_values
+from encamp.batch.gridengine.answers import (
+    Detail,
+    Listed,
+    read_begins,
+    read_detail,
+    read_jobs,
+    read_values,
+)
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.shepherd import Shepherd
 from encamp.model.errors import Code, EncampError
@@ -13,6 +21,8 @@ from encamp.model.errors import Code, EncampError
 QUEUES_LAST = 60.0
 """Seconds for which what a queue says of running jobs again is remembered."""
 EVERYBODY = "*"
+MOST_ASKED = 500
+"""Jobs that the master is asked about at once."""
 LONGEST_REASON = 400
 
 WHY, RESTARTS = "encamp", "encamp_restarts"
@@ -47,6 +57,17 @@ class Jobs:
         number, _, task = id.partition(".")
         jobs = self.all(*options, owner=owner)
         return [job for job in jobs if job.id == number and job.has(task)]
+
+    def later(self) -> set[str]:
+        """Those that may begin only at a time that is to come. Grid Engine lists all that were
+        given a time, and of each it says which."""
+        given = list(dict.fromkeys(job.id for job in self.all("-s", "ha")))
+        if not given:
+            return set()
+        words = ("-xml", "-j", ",".join(given[:MOST_ASKED]))
+        begins = read_begins(self._calls("qstat", *words, purpose="asking when jobs may begin"))
+        now = time.time()
+        return {id for id in given if begins.get(id, math.inf) > now}
 
     def may_run_again(self, shepherd: Shepherd, detail: Detail) -> bool:
         if detail.attended:

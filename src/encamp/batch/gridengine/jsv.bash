@@ -10,6 +10,7 @@ rules='@ENCAMP_RULES@'
 site_jsv='@ENCAMP_SITE_JSV@'
 name_pattern='^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'
 anywhere=any   # What hosts offer that make machines of every environment.
+for_nodes=encamp_node   # What a job must ask for to be sent to a worker node.
 
 reject() {
     printf 'RESULT STATE REJECT %s\n' "$1"
@@ -98,6 +99,8 @@ verify() {
         reject "An environment cannot be a soft request: ask for it by -l env=NAME before -soft."
         return
     fi
+    without "$hard" "$for_nodes" # That is ours to ask for.
+    hard=$value
     if look_up "$hard" env; then
         wanted=${value%"|$anywhere"}
         without "$hard" env
@@ -123,7 +126,7 @@ verify() {
     fi
     if [[ -n $wanted && $wanted != none ]]; then
         hard+=${hard:+,}env=$wanted
-        has_nodes "$wanted" || hard+=\|$anywhere
+        if has_nodes "$wanted"; then hard+=,$for_nodes=TRUE; else hard+=\|$anywhere; fi
     fi
     if [[ -n $wanted ]]; then
         printf 'ENV ADD ENCAMP_ENVIRONMENT %s\n' "$wanted"
@@ -138,23 +141,26 @@ verify() {
 
 # ── a verifier that the site had before, which is asked first ────────────────────────────────────
 
+# What the shell itself says of one that has gone would have the master refuse the job.
 site_begins() {
     [[ -n $site_jsv ]] || return
-    if [[ -z $site_pid ]] || ! kill -0 "$site_pid" 2> /dev/null; then
-        coproc SITE { exec "$site_jsv"; } 2> /dev/null
+    if [[ -z ${SITE_PID-} ]] || ! kill -0 "$SITE_PID" 2> /dev/null; then
+        # One that does not look for the end of its input is to end when nobody hears it any more.
+        coproc SITE { trap - PIPE; exec "$site_jsv"; } 2> /dev/null
         # shellcheck disable=SC2153 # coproc sets it
-        site_in=${SITE[1]} site_out=${SITE[0]} site_pid=$SITE_PID
+        site_in=${SITE[1]} site_out=${SITE[0]}
     fi
     local line
-    printf 'START\n' >&"$site_in" || return
+    site_hears START || return
     while IFS= read -r -t 30 -u "$site_out" line; do
         [[ $line == STARTED ]] && return
         printf '%s\n' "$line" # It may want the variables, too.
-    done
+    done 2> /dev/null
+    site_ends # What it said later would count for another job.
 }
 
 site_hears() {
-    [[ -z $site_jsv ]] || printf '%s\n' "$1" >&"$site_in"
+    [[ -z $site_jsv ]] || { printf '%s\n' "$1" >&"$site_in"; } 2> /dev/null
 }
 
 # What it says goes on to the master, and counts for us; succeeds if it has nothing against the job.
@@ -174,58 +180,116 @@ site_verifies() {
                 printf 'PARAM %s\n' "$line" ;;
             *) printf '%s\n' "$line" ;;
         esac
-    done
+    done 2> /dev/null
+    site_ends
     printf 'RESULT STATE REJECT_WAIT %s\n' "The site's own job verifier does not answer; try again."
     return 1
 }
 
+# At once: nothing that it has to say is waited for. The shell forgets the number with the process.
+site_ends() {
+    local pid=${SITE_PID-}
+    [[ -n $pid ]] || return
+    kill -KILL "$pid"
+    wait "$pid"
+} 2> /dev/null
+
+# With some time to do it in good order.
+# shellcheck disable=SC2317 # called by a trap
+site_quits() {
+    [[ -n ${SITE_PID-} ]] || return
+    local lines=0
+    site_hears QUIT
+    while ((lines++ < 100)) && read -r -t 1 -u "$site_out"; do :; done
+    site_ends
+} 2> /dev/null
+
+# ── what the master says ─────────────────────────────────────────────────────────────────────────
+
 # The master passes line ends in a job's words on as they are, so that a job can say to us what only
 # the master should. Whoever answered that would give each job the answer meant for another from then
-# on: at whatever does not belong there we end, and the master begins another verifier.
-give_up() {
-    [[ -z $site_pid ]] || kill "$site_pid" 2> /dev/null
-    exit 1
+# on. But the master says nothing after its START and its BEGIN until it is answered: only what is
+# followed by silence is the master's own.
+brief=0.005   # Less than it takes the master to look for an answer again.
+moment=0.2    # More than a master that is busy needs between two lines of a job that is out of order.
+
+# Let go of what comes until there has been silence for so many seconds; the last line is in $line,
+# and $came says whether there was any.
+settle() {
+    local part='' piece code
+    came=
+    while :; do
+        IFS= read -r -t "$1" piece
+        code=$?
+        part+=$piece
+        if ((code == 0)); then
+            line=$part part='' came=yes
+        elif ((code <= 128)); then
+            exit 0 # The master has gone.
+        elif [[ -z $part ]]; then
+            return
+        fi
+    done
 }
 
-# The master waits for an answer to its START and its BEGIN. What follows one of them at once is of a
-# job's making, as all that it makes comes in one piece.
-check_last() {
-    ! read -r -t 0 || give_up
+# The one answer to a job that has said what it should not.
+refuse() {
+    site_ends # It has heard that, too.
+    settle "$moment"
+    until [[ $line == BEGIN ]]; do settle "$moment"; done
+    asked=
+    reject "Some of the job's words have line ends, and what follows reads as Grid Engine's own (START, PARAM, BEGIN or QUIT): put it into a script, and submit that."
+}
+
+# A job's lines, up to its one answer.
+hear() {
+    local name words
+    case $line in
+        START | QUIT) refuse ;;
+        'PARAM '*)
+            words=${line#PARAM }
+            name=${words%% *}
+            if [[ $name =~ ^[A-Za-z_]+$ && $words == *' '* ]]; then
+                if [[ -v params[$name] ]]; then
+                    refuse
+                    return
+                fi
+                params[$name]=${words#* }
+            fi
+            site_hears "$line" ;;
+        'ENV '*) site_hears "$line" ;;
+        BEGIN)
+            settle "$brief"
+            if [[ -n $came ]]; then
+                refuse
+                return
+            fi
+            asked=
+            site_verifies && verify ;;
+    esac
 }
 
 trap '' PIPE
-site_pid=
+trap site_quits EXIT
 asked=    # Is there a job that is not answered yet?
+silence=$brief
 declare -A params=()
 while IFS= read -r line; do
+    if [[ -n $asked ]]; then
+        hear
+        continue
+    fi
+    [[ $line != START && $line != QUIT ]] || settle "$silence"
     case $line in
         START)
-            [[ -z $asked ]] || give_up
-            check_last
             asked=yes
+            silence=$brief
             params=()
             site_begins
             printf 'STARTED\n' ;;
-        'PARAM '*)
-            [[ -n $asked ]] || give_up
-            site_hears "$line"
-            line=${line#PARAM }
-            name=${line%% *}
-            if [[ $name =~ ^[A-Za-z_]+$ && $line == *' '* ]]; then
-                [[ ! -v params[$name] ]] || give_up
-                params[$name]=${line#* }
-            fi ;;
-        'ENV '*)
-            [[ -n $asked ]] || give_up
-            site_hears "$line" ;;
-        BEGIN)
-            [[ -n $asked ]] || give_up
-            check_last
-            asked=
-            site_verifies && verify ;;
-        QUIT)
-            site_hears QUIT
-            break ;;
+        QUIT) break ;;
+        # What is left of a job whose own BEGIN was answered: its START or QUIT may come, too.
+        *) silence=$moment ;;
     esac
 done
 exit 0
