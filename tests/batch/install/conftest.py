@@ -30,6 +30,8 @@ def snapshot(*roots: Path) -> dict[str, Entry]:
         for path in [root, *sorted(root.rglob("*"))]:
             status = path.lstat()
             content = path.read_bytes() if stat.S_ISREG(status.st_mode) else None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.fsencode(path.readlink())
             found[str(path)] = Entry(status.st_mode, (status.st_uid, status.st_gid), content)
     return found
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -120,6 +121,71 @@ def test_host_that_knows_no_master_is_told_so(tmp_path: Path, place: str, there:
     with pytest.raises(EncampError, match="master does not answer") as raised:
         ask({"SGE_ROOT": str(tmp_path / place / "root"), "SGE_CELL": "default"}, "-sel")
     assert "SGE_ROOT and SGE_CELL say where" in raised.value.hint
+
+
+def test_a_host_that_is_not_the_master_is_refused_unless_that_sees_the_script(site: Site) -> None:
+    before = site.looks()
+    node, front = site.gridengine.hosts[0], site.gridengine.master
+    variables = {"ENCAMP_SITE_CONFIG": str(site.configuration)}
+    install = ("batch", "install", "gridengine", f"--prefix={site.prefix}", "--yes")
+    words: list[str | Path] = [ENCAMP, *install]
+    refused = node.run(words, variables=variables, check=False)
+    assert refused.returncode == 79
+    assert f"not the master of Grid Engine, which is {front.name}" in refused.stderr
+    assert site.looks() == before
+    node.run([*words, "--shared"], variables=variables)
+    assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of("-l", "env=mini")
+    site.encamp("uninstall", "--yes")
+    assert site.looks() == before
+
+
+def test_the_master_is_known_by_its_other_names_and_shadows_are_told(site: Site) -> None:
+    common, own = site.gridengine.common, "act_qmaster"
+    before = (common / own).read_text()
+    (common / "shadow_masters").write_text(f"{before}node2\n")
+    try:
+        for name in (f"{before.strip()}.example.org", site.gridengine.master.address):
+            with also_known(site, name):
+                (common / own).write_text(f"{name}\n")
+                said = site.install()
+                site.encamp("uninstall", "--yes")
+                assert "A shadow master that takes over" in said
+    finally:
+        (common / own).write_text(before)
+        (common / "shadow_masters").unlink()
+
+
+@contextmanager
+def also_known(site: Site, name: str) -> Iterator[None]:
+    """Under a name that others know the master by."""
+    hosts = site.gridengine.directory / "hosts"
+    before = hosts.read_text()
+    hosts.write_text(f"{before}{site.gridengine.master.address} {name}\n")
+    try:
+        yield
+    finally:
+        hosts.write_text(before)
+
+
+def test_environments_are_offered_on_hosts_with_lists_of_their_own_until_it_is_undone(
+    site: Site,
+) -> None:
+    complexes = site.qconf("-sc").stdout
+    site.gridengine.tell("-Mc", f"{complexes}gpu gpu INT <= YES YES 0 0\n")
+    site.qconf("-rattr", "queue", "complex_values", "NONE,[node2=gpu=4]", "main.q")
+    before = site.looks()
+    try:
+        site.install()
+        offers = attributes(site.qconf("-sq", "main.q").stdout)["complex_values"]
+        assert offers == "env=any,[node2=env=any,gpu=4]"
+        assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of("-l", "env=mini,gpu=1")
+        chosen = site.gridengine.run(["qselect", "-l", "env=any,gpu=1"]).stdout.split()
+        assert chosen == ["main.q@node2"]
+        site.encamp("uninstall", "--yes")
+        assert site.looks() == before
+    finally:
+        site.qconf("-purge", "queue", "complex_values", "main.q@node2")
+        site.gridengine.tell("-Mc", complexes)
 
 
 def test_worker_nodes_and_their_queue_are_left_alone(site: Site) -> None:

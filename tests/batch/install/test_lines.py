@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from encamp.batch.install.lines import Setting, appended, replaced, setting
 
 FILES = {
     "/etc/slurm/slurm.conf": b"""# JobSubmitPlugins=commented
 ClusterName=x
-jobsubmitplugins = partition , throttle  # why
+jobsubmitplugins = partition,throttle  # why
 Include more.conf
 NodeName=n1 CPUs=2 \\
    RealMemory=100
@@ -20,14 +22,38 @@ NodeName=n1 CPUs=2 \\
 def test_setting_is_found_however_it_is_written() -> None:
     assert setting("/etc/slurm/slurm.conf", "JobSubmitPlugins", FILES.get) == Setting(
         "/etc/slurm/slurm.conf",
-        "jobsubmitplugins = partition , throttle  # why",
-        "partition , throttle",
+        "jobsubmitplugins = partition,throttle  # why",
+        "partition,throttle",
+        len("jobsubmitplugins = partition,throttle"),
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "before"),
+    [
+        ("X=a,b#c", "a,b", "X=a,b"),
+        ('  x = "a b"  # c', "a b", '  x = "a b'),
+        ('X=""', "", 'X="'),
+        ("X=a,\\\nb # c", "a,b", "X=a,\\\nb"),
+        ("X= \\ # c\n  a", "a", "X= \\ # c\n  a"),
+        ("X+=a", "a", "X+=a"),
+        ("X=a Y=b", "a", "X=a"),
+    ],
+)
+def test_a_value_ends_where_it_does_for_slurm(line: str, value: str, before: str) -> None:
+    found = setting("/x", "X", {"/x": f"A=1\n{line}\nB=2\n".encode()}.get)
+    assert found == Setting("/x", line, value, len(before))
+
+
+def test_a_comment_is_not_continued() -> None:
+    data = b"# x \\\nX=a\n"
+    assert setting("/x", "X", {"/x": data}.get) == Setting("/x", "X=a", "a", 3)
+    assert replaced(data, "X=a", "X=b") == b"# x \\\nX=b\n"
 
 
 def test_setting_is_found_in_the_file_that_is_included() -> None:
     found = setting("/etc/slurm/slurm.conf", "TaskPlugin", FILES.get)
-    assert found == Setting("/elsewhere/last.conf", "TaskPlugin=task/none", "task/none")
+    assert found == Setting("/elsewhere/last.conf", "TaskPlugin=task/none", "task/none", 20)
 
 
 def test_what_is_only_in_a_comment_is_not_set() -> None:
@@ -36,12 +62,12 @@ def test_what_is_only_in_a_comment_is_not_set() -> None:
 
 def test_files_that_include_one_another_are_read_to_an_end() -> None:
     files = {"/a": b"Include /b\n", "/b": b"Include /a\nX=1\n"}
-    assert setting("/a", "X", files.get) == Setting("/b", "X=1", "1")
+    assert setting("/a", "X", files.get) == Setting("/b", "X=1", "1", 3)
 
 
 def test_the_last_of_several_counts_and_is_replaced() -> None:
     data = b"X=1\nY=2\nX=1\n"
-    assert setting("/x", "X", {"/x": b"X=1\nX=2\n"}.get) == Setting("/x", "X=2", "2")
+    assert setting("/x", "X", {"/x": b"X=1\nX=2\n"}.get) == Setting("/x", "X=2", "2", 3)
     assert replaced(data, "X=1", "X=3") == b"X=1\nY=2\nX=3\n"
 
 

@@ -13,6 +13,8 @@ from encamp.batch.install import gridengine, slurm
 from encamp.batch.install.changes import Change, Edit, File, Installed, Object, Plan
 from encamp.batch.install.gridengine import CLOSED, COMPLEXES, Cell, GridEngineWanted
 from encamp.batch.install.gridengine_rules import rules_text as gridengine_rules
+from encamp.batch.install.masters import Masters, is_same
+from encamp.batch.install.offers import with_offer
 from encamp.batch.install.showing import difference, headline
 from encamp.batch.install.slurm import SlurmWanted
 from encamp.batch.install.slurm_rules import rules_text as slurm_rules
@@ -54,9 +56,16 @@ def files(plan: Plan) -> dict[str, File]:
             "JobSubmitPlugins=partition,lua",
         ),
         (
-            "jobsubmitplugins = a, b # x\n",
-            "jobsubmitplugins = a, b # x",
-            "JobSubmitPlugins=a,b,lua",
+            "jobsubmitplugins = a,b  # ask Bob\n",
+            "jobsubmitplugins = a,b  # ask Bob",
+            "jobsubmitplugins = a,b,lua  # ask Bob",
+        ),
+        ('JobSubmitPlugins="a"\n', 'JobSubmitPlugins="a"', 'JobSubmitPlugins="a,lua"'),
+        ('JobSubmitPlugins=""\n', 'JobSubmitPlugins=""', 'JobSubmitPlugins="lua"'),
+        (
+            "JobSubmitPlugins=a,\\\nb\nX=1\n",
+            "JobSubmitPlugins=a,\\\nb",
+            "JobSubmitPlugins=a,\\\nb,lua",
         ),
     ],
 )
@@ -65,7 +74,7 @@ def test_the_plugin_is_added_to_those_there_are(conf: str, removed: str, added: 
     assert edits(plan) == [(CONF, removed, added)]
 
 
-@pytest.mark.parametrize("value", ["lua", "partition,lua", "job_submit/lua"])
+@pytest.mark.parametrize("value", ["lua", "partition,lua", "job_submit/lua", "lua # x", '"lua"'])
 def test_the_plugin_is_not_added_twice(value: str) -> None:
     assert edits(slurm_plan({CONF: f"JobSubmitPlugins={value}\n".encode()})) == []
 
@@ -279,6 +288,24 @@ def test_list_that_an_administrator_has_changed_since_is_left_and_told() -> None
         assert ("jsv_allowed_mod" in "".join(again.warnings)) == bool(told)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("none", STARTER),
+        ("NONE,[@small=NONE]", f"{STARTER},[@small={STARTER}]"),
+        ("NONE,[@small=none],[n1=NONE]", f"{STARTER},[@small={STARTER}],[n1={STARTER}]"),
+    ],
+)
+def test_starter_begins_jobs_also_on_hosts_that_a_queue_names_apart(
+    before: str, after: str
+) -> None:
+    """Grid Engine leaves what is said of such hosts, unless they are named."""
+    key = ("queue", "a.q", "starter_method")
+    found = cell(queues={"a.q": {"starter_method": before}})
+    assert objects(gridengine_plan(found))[key] == (before, after)
+    assert key not in objects(gridengine_plan(cell(queues={"a.q": {"starter_method": after}})))
+
+
 def test_only_chosen_queues_are_changed() -> None:
     plan = gridengine_plan(cell(), queues=("short.q",))
     assert {name for sort, name, _ in objects(plan) if sort == "queue"} == {"short.q"}
@@ -302,6 +329,59 @@ def test_a_cell_that_is_set_up_is_left_alone() -> None:
     assert objects(gridengine_plan(done)) == {}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("NONE", "env=any"),
+        ("x=1,y=2", "env=any,x=1,y=2"),
+        ("NONE,[@gpu=gpu=4]", "env=any,[@gpu=env=any,gpu=4]"),
+        ("x=1,[@gpu=gpu=4,x=2],[n1=NONE]", "env=any,x=1,[@gpu=env=any,gpu=4,x=2],[n1=env=any]"),
+        ("env=any,x=1,[@gpu=gpu=4]", "env=any,x=1,[@gpu=env=any,gpu=4]"),
+        ("x=1,env=any,[n1=env=mini,x=2]", "x=1,env=any,[n1=env=mini,x=2]"),
+        ("environ=any,[n1=x=env]", "env=any,environ=any,[n1=env=any,x=env]"),
+    ],
+)
+def test_environments_are_offered_also_where_hosts_have_lists_of_their_own(
+    before: str, after: str
+) -> None:
+    assert with_offer(before, "env=any") == after
+
+
+def test_a_host_that_is_not_the_master_is_refused_unless_that_sees_the_script() -> None:
+    elsewhere = cell(masters=Masters(name="front", here=False, shadows=("second", "third")))
+    with pytest.raises(EncampError) as caught:
+        gridengine_plan(elsewhere)
+    assert caught.value.code is Code.WRONG_STATE
+    assert "which is front" in caught.value.sentence
+    assert "Run this on front." in caught.value.hint
+    assert objects(gridengine_plan(elsewhere, shared=True))
+    assert gridengine_plan(None).changes == (), "hosts that only run jobs need no master"
+
+
+def test_shadow_masters_are_left_to_the_administrator() -> None:
+    shadowed = cell(masters=Masters(name="front", shadows=("second", "third")))
+    told = "takes over (second, third) needs /usr/lib/encamp/gridengine-jsv and"
+    assert any(told in step for step in gridengine_plan(shadowed).left)
+    for plan in (gridengine_plan(shadowed, shared=True), gridengine_plan(cell())):
+        assert "shadow" not in "".join(plan.left)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("front", "front", True),
+        ("front", "Front.example.org", True),
+        ("front.example.org", "front", True),
+        ("front.example.org", "front.example.org.", True),
+        ("front.example.org", "front.example.com", False),
+        ("front", "front2", False),
+        ("front.example.org", "fron", False),
+    ],
+)
+def test_a_host_is_known_with_and_without_its_domain(one: str, other: str, same: bool) -> None:
+    assert is_same(one, other) is same
+
+
 def test_a_verifier_of_the_site_is_called_by_ours() -> None:
     plan = gridengine_plan(cell(configuration={"jsv_url": "script:/opt/site/jsv.pl"}))
     assert b"site_jsv='/opt/site/jsv.pl'" in files(plan)["/usr/lib/encamp/gridengine-jsv"].after
@@ -323,6 +403,10 @@ def test_a_verifier_of_the_site_stays_known_when_installed_again() -> None:
         (
             {"queues": {"a.q": {"starter_method": "/opt/starter"}}},
             "Queue 'a.q' has a starter_method of its own: /opt/starter",
+        ),
+        (
+            {"queues": {"a.q": {"starter_method": "NONE,[@small=/opt/starter]"}}},
+            "Queue 'a.q' has a starter_method of its own: NONE,[@small=/opt/starter]",
         ),
     ],
 )

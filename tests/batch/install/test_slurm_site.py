@@ -177,9 +177,12 @@ def test_environments_that_are_not_listed_are_refused_when_a_job_is_submitted(si
     assert settings.exists(), "what was there before stays"
 
 
-def test_a_sites_own_script_goes_on_being_called(site: Site) -> None:
+@pytest.mark.parametrize("place", ["", "../run/submit.lua"], ids=["a file", "a link"])
+def test_a_sites_own_script_goes_on_being_called(site: Site, place: str) -> None:
     conf = site.slurm.conf.read_bytes()
     own = site.etc / "job_submit.lua"
+    if place:
+        own.symlink_to(place)
     own.write_text(OWN_SCRIPT)
     later = time.time() + 10
     os.utime(own, (later, later))  # than what was there before: Slurm reads only what is newer
@@ -190,11 +193,42 @@ def test_a_sites_own_script_goes_on_being_called(site: Site) -> None:
     site.install()
     assert "The site forbids this name." in site.submit("--job-name=forbidden").stderr
     assert site.submitted("--comment=env:mini").startswith("#!")
+    assert (site.etc / "job_submit_site.lua").read_text() == OWN_SCRIPT
     site.uninstall()
     assert site.snapshot() == before
+    assert own.read_text() == OWN_SCRIPT
     assert "The site forbids this name." in site.submit("--job-name=forbidden").stderr
     assert site.submitted("--comment=env:mini") == PLAIN
-    own.unlink()
+    own.resolve().unlink()
+    own.unlink(missing_ok=True)
+    site.slurm.conf.write_bytes(conf)
+    site.take_over()
+
+
+def test_a_configuration_that_is_a_link_is_set_up_where_slurm_looks(site: Site) -> None:
+    real = site.slurm.directory / "run" / "slurm.conf"
+    site.slurm.conf.rename(real)
+    site.slurm.conf.symlink_to(real)
+    before = site.snapshot()
+    site.install()
+    assert site.submitted("--comment=env:mini").startswith(f"#!{site.prefix}/encamp-starter ")
+    site.uninstall()
+    assert site.snapshot() == before
+    real.replace(site.slurm.conf)
+
+
+def test_plugins_of_the_site_and_what_it_notes_beside_them_stay(site: Site) -> None:
+    conf = site.slurm.conf.read_bytes()
+    lines = b"# of the site \\\nJobSubmitPlugins=all_partitions,\\\nrequire_timelimit  # ask Bob\n"
+    site.slurm.conf.write_bytes(conf + lines)
+    before = site.snapshot()
+    site.install()
+    said = site.slurm.run(["scontrol", "show", "config"]).stdout
+    assert "= all_partitions,require_timelimit,lua\n" in said
+    assert b"require_timelimit,lua  # ask Bob\n" in site.slurm.conf.read_bytes()
+    assert site.submitted("--time=1", "--comment=env:mini").startswith("#!")
+    site.uninstall()
+    assert site.snapshot() == before
     site.slurm.conf.write_bytes(conf)
     site.take_over()
 

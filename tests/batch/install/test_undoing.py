@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from encamp.batch.install import applying, recording
+from encamp.batch.install import applying, recording, slurm
 from encamp.batch.install.changes import Change, State
 from encamp.model.errors import Code, EncampError
 from tests.batch.install.conftest import Host, nothing_told
@@ -144,6 +144,61 @@ def test_a_link_to_the_configuration_stays_one(prepared: Host) -> None:
     assert prepared.snapshot() == before
 
 
+@pytest.fixture
+def linked(prepared: Host) -> Host:
+    """The site's own script is somewhere else."""
+    (prepared.directory / "shared").mkdir()
+    script = prepared.slurm / "job_submit.lua"
+    script.rename(prepared.directory / "shared" / "submit.lua")
+    script.symlink_to("../shared/submit.lua")
+    return prepared
+
+
+def test_a_script_that_is_a_link_stays_as_it_is_where_it_leads_to(linked: Host) -> None:
+    before = linked.snapshot()
+    linked.install()
+    own, real = linked.slurm / "job_submit_site.lua", linked.directory / "shared" / "submit.lua"
+    assert real.read_text() == OWN_SCRIPT
+    assert own.samefile(real)
+    assert slurm.MARK in (linked.slurm / "job_submit.lua").read_bytes()
+    assert linked.plan().changes == ()
+    assert linked.uninstall() == []
+    assert linked.snapshot() == before
+
+
+def test_a_script_that_is_a_link_comes_back_though_it_leads_nowhere_by_now(linked: Host) -> None:
+    linked.install()
+    (linked.directory / "shared" / "submit.lua").unlink()
+    assert linked.uninstall() == []
+    assert (linked.slurm / "job_submit.lua").readlink() == Path("../shared/submit.lua")
+
+
+def test_a_script_that_is_a_link_to_nowhere_is_not_overwritten(linked: Host) -> None:
+    (linked.directory / "shared" / "submit.lua").unlink()
+    before = linked.snapshot()
+    with pytest.raises(EncampError) as refused:
+        linked.install()
+    assert refused.value.code is Code.WRONG_STATE
+    recording.directory().rmdir()
+    assert linked.snapshot() == before
+
+
+def test_files_are_put_beside_the_name_of_a_configuration_that_is_a_link(prepared: Host) -> None:
+    """Slurm looks for them there, and not where the link leads to."""
+    (prepared.directory / "shared").mkdir()
+    real = prepared.directory / "shared" / "slurm.conf"
+    prepared.conf.rename(real)
+    prepared.conf.symlink_to(real)
+    before = prepared.snapshot()
+    prepared.install(spank=True)
+    assert [path.name for path in real.parent.iterdir()] == ["slurm.conf"]
+    there = {path.name for path in prepared.slurm.iterdir()}
+    assert there >= {"job_submit.lua", "job_submit_site.lua", "encamp_rules.lua", "plugstack.conf"}
+    assert f"conf: {prepared.conf}" in (prepared.site / "batch.yaml").read_text()
+    assert prepared.uninstall() == []
+    assert prepared.snapshot() == before
+
+
 def test_a_directory_for_settings_that_was_not_there_goes_again(prepared: Host) -> None:
     prepared.site.rmdir()
     before = prepared.snapshot()
@@ -203,8 +258,12 @@ def _die_at(at: str, number: int) -> None:
     setattr(owner, at, deadly)
 
 
+@pytest.mark.parametrize("script", ["prepared", "linked"])
 @pytest.mark.parametrize("at", ["replace", "link", "fsync"])
-def test_an_installation_that_was_killed_is_undone(prepared: Host, at: str) -> None:
+def test_an_installation_that_was_killed_is_undone(
+    request: pytest.FixtureRequest, script: str, at: str
+) -> None:
+    prepared: Host = request.getfixturevalue(script)
     before = prepared.snapshot()
     plan = prepared.plan()
     deaths = 0
@@ -219,8 +278,12 @@ def test_an_installation_that_was_killed_is_undone(prepared: Host, at: str) -> N
     assert prepared.snapshot() == before
 
 
+@pytest.mark.parametrize("script", ["prepared", "linked"])
 @pytest.mark.parametrize("at", ["replace", "fsync", "rmdir"])
-def test_undoing_that_was_killed_is_finished_by_the_next(prepared: Host, at: str) -> None:
+def test_undoing_that_was_killed_is_finished_by_the_next(
+    request: pytest.FixtureRequest, script: str, at: str
+) -> None:
+    prepared: Host = request.getfixturevalue(script)
     before = prepared.snapshot()
     deaths = 0
     while True:

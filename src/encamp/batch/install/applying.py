@@ -67,7 +67,9 @@ def apply(change: Change) -> None:
             if change.aside and not Path(change.aside).exists():
                 os.link(change.path, change.aside)
             before = _time(change.path)
-            write(change.path, change.after, change.mode)
+            # What is kept aside may be a link: what that leads to is the site's, and stays.
+            place = change.path if change.aside else os.path.realpath(change.path)
+            _replace(Path(place), change.after, change.mode)
             _have_noticed(change, before)
         case Edit():
             write(change.path, change.after, 0o644)
@@ -100,7 +102,8 @@ def _have_noticed(change: File, before: int) -> None:
     have been read."""
     if change.watched:
         later = max(int(time.time()), before) + 1
-        os.utime(change.path, (later, later))
+        with suppress(FileNotFoundError):  # A link of the site's own that leads nowhere by now.
+            os.utime(change.path, (later, later))
 
 
 def _time(path: str) -> int:
@@ -122,7 +125,10 @@ def tidy(change: Change) -> None:
 
 def write(path: str, content: bytes, mode: int) -> None:
     """In one go. A file that is there keeps its owner and its rights; a link stays one."""
-    target = Path(os.path.realpath(path))
+    _replace(Path(os.path.realpath(path)), content, mode)
+
+
+def _replace(target: Path, content: bytes, mode: int) -> None:
     new = target.with_name(target.name + UNFINISHED)
     owner: os.stat_result | None = None
     with suppress(FileNotFoundError):
@@ -142,8 +148,8 @@ def write(path: str, content: bytes, mode: int) -> None:
 
 
 def _discard_unfinished(path: str) -> None:
-    target = Path(os.path.realpath(path))
-    target.with_name(target.name + UNFINISHED).unlink(missing_ok=True)
+    for target in {Path(path), Path(os.path.realpath(path))}:
+        target.with_name(target.name + UNFINISHED).unlink(missing_ok=True)
 
 
 def _state_of_file(change: File) -> State:
@@ -151,7 +157,9 @@ def _state_of_file(change: File) -> State:
     if content is not None and digest(content) in change.ours:
         return State.AFTER
     if not change.aside:
-        return State.BEFORE if content is None else State.OTHER
+        # A link that leads nowhere is somebody else's, too.
+        is_free = content is None and not Path(change.path).is_symlink()
+        return State.BEFORE if is_free else State.OTHER
     if content is None:  # Somebody has taken ours away; the site's own is still kept aside.
         return State.AFTER if Path(change.aside).exists() else State.OTHER
     try:

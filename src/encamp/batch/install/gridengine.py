@@ -9,15 +9,20 @@ from collections.abc import Sequence
 
 import msgspec
 
+from encamp.batch.gridengine.answers import FOR_NODES
 from encamp.batch.install import objects
 from encamp.batch.install.changes import Change, Installed, Object, Plan
 from encamp.batch.install.gridengine_rules import rules_text
 from encamp.batch.install.lines import Look
+from encamp.batch.install.masters import Masters, left_to_shadows, masters, refuse_unseen
+from encamp.batch.install.offers import OTHERS, with_offer
 from encamp.batch.install.wanted import Wanted, directories, own_file, settings_of, shipped
 from encamp.model.errors import Code, EncampError
 
 COMPLEXES = ("env env RESTRING == YES NO NONE 0", "bait bait RESTRING == NO NO NONE 0")
 """What jobs name their environment by; and where a host that is closed says why."""
+NODE_COMPLEX = f"{FOR_NODES} {FOR_NODES} BOOL == FORCED NO 0 0"
+"""What keeps jobs from worker nodes that are not for them."""
 CALENDAR, CLOSED = "encamp", "year NONE\nweek mon-sun=off"
 """What a closed host's queues go by."""
 JSV, RULES = "gridengine-jsv", "gridengine-rules"
@@ -47,6 +52,8 @@ class GridEngineWanted(Wanted, frozen=True, kw_only=True):
     """Those whose jobs may ask for an environment; none: all there are."""
     surroundings: dict[str, str]
     """SGE_ROOT and so on."""
+    shared: bool = False
+    """Does the master see the prefix of this host?"""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +69,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     administrative: frozenset[str]
     submit: frozenset[str]
     """Hosts that may change Grid Engine, and give jobs to it."""
+    masters: Masters = Masters()
 
 
 def cell(surroundings: dict[str, str]) -> Cell:
@@ -82,6 +90,7 @@ def cell(surroundings: dict[str, str]) -> Cell:
         calendar=objects.calendar(surroundings, CALENDAR),
         administrative=frozenset(said("-sh").split()),
         submit=frozenset(said("-ss").split()),
+        masters=masters(surroundings),
     )
 
 
@@ -96,6 +105,8 @@ def plan(
         files.append(made)
     changes: list[Change] = []
     if found is not None:
+        if not wanted.shared:
+            refuse_unseen(found.masters, wanted.prefix)
         rules = f"{wanted.prefix}/{RULES}"
         verifier, own = _verifier(wanted, found, former)
         files += own_file(rules, rules_text(settings, wanted.nodes).encode(), look)
@@ -108,7 +119,7 @@ def plan(
     return Plan(
         system=wanted.system,
         changes=(*above, *files, *changes),
-        left=tuple(_left(found)),
+        left=tuple(_left(wanted, found)),
         warnings=(*_warnings(wanted, found, changes), *_not_modifiable(found, changes)),
     )
 
@@ -134,7 +145,7 @@ def _object(
 
 def _complexes(wanted: GridEngineWanted, found: Cell) -> list[Object]:
     changes = []
-    for line in COMPLEXES:
+    for line in (*COMPLEXES, *((NODE_COMPLEX,) if wanted.nodes else ())):
         name = line.split()[0]
         present = objects.complex_line(found.complexes, name)
         if present and present != line:
@@ -247,36 +258,49 @@ def _queues(wanted: GridEngineWanted, found: Cell) -> list[Object]:
             )
         changes += _offer(wanted, name, queue)
         present = queue.get(STARTER_METHOD, objects.NOTHING)
-        if present == wanted.starter:
+        after = _begun_by(wanted.starter, present)
+        if after == present:
             continue
-        if present.upper() != objects.NOTHING:
+        if not after:
             raise EncampError(
                 Code.WRONG_STATE,
                 f"Queue '{name}' has a {STARTER_METHOD} of its own: {present}",
                 "Choose other queues with --queue, or take it out with 'qconf -mq' first.",
             )
         changes.append(
-            _object(
-                wanted, objects.QUEUE, name, STARTER_METHOD, before=present, after=wanted.starter
-            )
+            _object(wanted, objects.QUEUE, name, STARTER_METHOD, before=present, after=after)
         )
     return changes
 
 
+def _begun_by(starter: str, present: str) -> str:
+    """The starter, also for hosts that a queue names apart, as in `NONE,[@small=NONE]`; empty if
+    something else begins jobs on any."""
+    others = [(found[1], found[2]) for found in OTHERS.finditer(present)]
+    values = {present.partition("[")[0].rstrip(", "), *(value for _, value in others)}
+    if values == {starter}:
+        return present
+    if {value.upper() for value in values} != {objects.NOTHING}:
+        return ""
+    return ",".join([starter, *(f"[{hosts}={starter}]" for hosts, _ in others)])
+
+
 def _offer(wanted: GridEngineWanted, name: str, queue: dict[str, str]) -> list[Object]:
     present = queue.get(OFFERS, objects.NOTHING)
-    if re.search(rf"(^|[,\[=]){re.escape(ANYTHING)}($|[,\]])", present):
+    after = with_offer(present, ANYTHING)
+    if after == present:
         return []
-    after = ANYTHING if present.upper() == objects.NOTHING else f"{ANYTHING},{present}"
     return [_object(wanted, objects.QUEUE, name, OFFERS, before=present, after=after)]
 
 
-def _left(found: Cell | None) -> list[str]:
+def _left(wanted: GridEngineWanted, found: Cell | None) -> list[str]:
     agent = "The agent of each host has to run, as root: 'encamp agent --alone', or that of a site."
     if found is None:
         return [agent]
+    files = [f"{wanted.prefix}/{name}" for name in (JSV, RULES)]
     return [
         agent,
+        *([] if wanted.shared else left_to_shadows(found.masters, files)),
         "Nothing has to be started anew: Grid Engine takes its changes over at once.",
         "Jobs that were submitted before name no environment; they run as they would have.",
     ]

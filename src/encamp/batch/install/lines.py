@@ -24,16 +24,20 @@ class Setting(msgspec.Struct, frozen=True):
     line: str
     """All of it, without its end."""
     value: str
+    end: int
+    """Where the value ends in the line: what stands there now may be a quote, or a comment."""
 
 
 def logical_lines(text: str) -> list[str]:
     """The lines of a file, each with its end; one that is continued with a backslash is one."""
     made: list[str] = []
+    is_continued = False
     for line in text.splitlines(keepends=True):
-        if made and made[-1].rstrip("\r\n").endswith("\\"):
+        if is_continued:
             made[-1] += line
         else:
             made.append(line)
+        is_continued = _without_comment(line).endswith("\\")
     return made
 
 
@@ -45,20 +49,36 @@ def setting(path: str, name: str, look: Look) -> Setting | None:
 def _setting(path: str, name: str, look: Look, depth: int) -> Setting | None:
     data = look(path)
     found: Setting | None = None
+    value = re.compile(
+        rf'\s*{re.escape(name)}\s*[-+*/]?=\s*(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))', re.IGNORECASE
+    )
     for whole in logical_lines((data or b"").decode(errors="surrogateescape")):
         line = whole.rstrip("\r\n")
-        said = _without_comment(line).replace("\\\n", " ").replace("\\\r\n", " ").strip()
-        included = re.fullmatch(r"include\s+(\S+)", said, re.IGNORECASE)
+        said, places = _said(line)
+        included = re.fullmatch(r"\s*include\s+(\S+)\s*", said, re.IGNORECASE)
         if included and depth > 0:
             found = _setting(_beside(path, included[1]), name, look, depth - 1) or found
-        parts = re.match(rf"{re.escape(name)}\s*=\s*(.*)", said, re.IGNORECASE)
+        parts = value.match(said)
         if parts:
-            found = Setting(path, line, parts[1].strip().strip('"'))
+            group = "bare" if parts["quoted"] is None else "quoted"
+            found = Setting(path, line, parts[group], places[parts.end(group) - 1] + 1)
     return found
 
 
+def _said(line: str) -> tuple[str, list[int]]:
+    """A line without comments and without what continues it; and where in it each letter is."""
+    places: list[int] = []
+    start = 0
+    for part in line.splitlines(keepends=True):
+        bare = _without_comment(part)
+        length = len(bare) - 1 if bare.endswith("\\") else len(bare)
+        places += range(start, start + length)
+        start += len(part)
+    return "".join(line[place] for place in places), places
+
+
 def _without_comment(line: str) -> str:
-    return re.split(r"(?<!\\)#", line, maxsplit=1)[0]
+    return re.split(r"(?<!\\)#", line, maxsplit=1)[0].rstrip()
 
 
 def _beside(path: str, name: str) -> str:

@@ -50,13 +50,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     spank: bool = False
     node: bool = False
+    shared: bool = False
+    """Grid Engine: does its master see the prefix of this host?"""
 
 
 def plan(asked: Asked) -> Plan:
     check_prefix(asked.prefix)
     former = recording.installed(asked.system)
     if asked.system in SLURM_SYSTEMS:
-        conf = os.path.realpath(asked.conf or os.environ.get("SLURM_CONF") or slurm.CONF)
+        # Not where a link leads to: Slurm looks for other files beside the name that it is given.
+        conf = str(Path(asked.conf or os.environ.get("SLURM_CONF") or slurm.CONF).absolute())
         return slurm.plan(
             slurm.SlurmWanted(
                 system=asked.system,
@@ -86,6 +89,7 @@ def plan(asked: Asked) -> Plan:
             nodes=enrolling(asked.system),
             queues=asked.queues,
             surroundings=surroundings,
+            shared=asked.shared,
         ),
         look,
         None if asked.node else gridengine.cell(surroundings),

@@ -118,7 +118,8 @@ def _plugin(wanted: SlurmWanted, look: Look) -> list[Change]:
     names = [name.strip() for name in found.value.split(",") if name.strip()]
     if PLUGIN in [name.removeprefix("job_submit/") for name in names]:
         return []
-    line = f"{PLUGINS}={','.join([*names, PLUGIN])}"
+    more = f",{PLUGIN}" if names else PLUGIN
+    line = found.line[: found.end] + more + found.line[found.end :]
     return [_edit(found.path, found.line, line, look)]
 
 
