@@ -13,7 +13,7 @@ BUSY, IDLE = Seen(up=True, jobs=1), Seen(up=True, jobs=0)
 
 
 def node(state: NodeState = NodeState.MEMBER, **fields: float | str) -> Node:
-    given = {"system": "slurm", "name": "n1", "since": 0.0, "idle": 60.0, **fields}
+    given = {"system": "slurm", "name": "n1", "since": 0.0, "idle": 60.0, "told": True, **fields}
     return Node(state=state, **given)  # type: ignore[arg-type]
 
 
@@ -61,13 +61,41 @@ def test_node_that_leaves_is_removed_only_without_a_job() -> None:
     leaving = node(NodeState.LEAVING)
     assert step(leaving, Seen(up=True, jobs=1, closed=True)) is Step.STAY
     assert step(leaving, BUSY) is Step.CLOSE, "closing it has not worked"
-    assert step(leaving, IDLE) is Step.REMOVE
-    assert step(leaving, None) is Step.REMOVE
+    assert step(leaving, Seen(up=True, jobs=0, closed=True)) is Step.REMOVE
 
 
-def test_node_that_was_forgotten_stays_for_a_while() -> None:
-    assert step(node(), None) is Step.STAY
-    assert step(node(quiet=NOW - UNKNOWN_FOR), None) is Step.REMOVE
+def test_node_that_was_never_closed_is_not_removed_though_it_has_no_job() -> None:
+    """Whoever wrote down that it leaves may have been killed before it was closed."""
+    assert step(node(NodeState.LEAVING), IDLE) is Step.CLOSE
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        node(quiet=0.0),
+        node(quiet=0.0, until=NOW),
+        node(NodeState.LEAVING),
+        node(NodeState.JOINING),
+    ],
+    ids=["member", "end of lease", "leaving", "joining"],
+)
+def test_node_that_was_forgotten_stays_for_a_while_whatever_it_was(one: Node) -> None:
+    first = decide(one, None, alive=True, joining=False, now=NOW)
+    assert (first.step, first.node.unseen) == (Step.STAY, NOW)
+    for after, expected in ((UNKNOWN_FOR - 1, Step.STAY), (UNKNOWN_FOR, Step.REMOVE)):
+        later = decide(first.node, None, alive=True, joining=False, now=NOW + after)
+        assert later.step is expected
+    # Once it is known again, all is as it was.
+    again = decide(first.node, BUSY, alive=True, joining=False, now=NOW + 1)
+    assert again.step is (Step.STAY if first.node.state is NodeState.MEMBER else Step.CLOSE)
+    assert again.node.unseen is None
+
+
+def test_machine_that_the_batch_system_takes_for_ended_is_ended() -> None:
+    """Whoever was to end it may not have been heard."""
+    gone = Seen(up=False, jobs=0, closed=True, ended=True)
+    assert step(node(), gone) is Step.REMOVE
+    assert step(node(NodeState.JOINING), gone, joining=True) is Step.STAY
 
 
 def test_node_without_a_machine_is_given_up_whatever_it_was() -> None:
@@ -77,5 +105,22 @@ def test_node_without_a_machine_is_given_up_whatever_it_was() -> None:
 
 def test_node_that_was_left_on_its_way_leaves_again() -> None:
     assert step(node(NodeState.JOINING), None, joining=True) is Step.STAY
-    assert step(node(NodeState.JOINING), None) is Step.REMOVE
     assert step(node(NodeState.JOINING), IDLE) is Step.CLOSE
+
+
+@pytest.mark.parametrize("seen", [None, IDLE, BUSY])
+def test_machine_of_which_nobody_was_told_ends_without_a_word(seen: Seen | None) -> None:
+    """What the batch system says of that name is about another host's node."""
+    untold = node(NodeState.JOINING, told=False)
+    assert step(untold, seen, joining=True) is Step.STAY
+    assert step(untold, seen) is Step.END
+    for joining in (True, False):
+        assert step(untold, seen, alive=False, joining=joining) is Step.END
+
+
+@pytest.mark.parametrize("state", [NodeState.MEMBER, NodeState.LEAVING])
+def test_node_of_an_older_record_that_has_joined_is_known_to_its_batch_system(
+    state: NodeState,
+) -> None:
+    assert step(node(state, told=False), BUSY) is not Step.END
+    assert step(node(state, told=False), BUSY, alive=False) is Step.LOST

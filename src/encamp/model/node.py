@@ -39,16 +39,25 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: NodeState
     since: float
     """When it came into this state."""
+    told: bool = False
+    """Was the batch system told of it? Before that, one that it has of that name is another's."""
     idle: float = IDLE
     until: float | None = None
     """The end of its lease."""
     quiet: float | None = None
     """Since when it has had no job."""
+    unseen: float | None = None
+    """Since when the batch system has not known it."""
     open: bool = True
     """Would the batch system send it one? It does not if it has lost sight of the node, or if an
     administrator has closed it."""
     reason: str = ""
     """Why it leaves."""
+
+    @property
+    def is_told(self) -> bool:
+        """A record of an older version does not say so; but only one that was told of joins."""
+        return self.told or self.state is not NodeState.JOINING
 
     def moved(self, state: NodeState, now: float, reason: str = "") -> Node:
         return msgspec.structs.replace(

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ import pytest
 from encamp.agent.journal import Journal
 from encamp.batch.gridengine.host import Host
 from encamp.batch.gridengine.site import GridEngineSite
+from encamp.batch.install.gridengine import COMPLEXES, NODE_COMPLEX, jsv_text
+from encamp.batch.install.gridengine_rules import rules_text
 from encamp.describe.environments import find_environment
 from encamp.home import Home
 from encamp.images.store import ImageStore
+from encamp.model.batch import BatchSettings
+from encamp.model.errors import Code
 from encamp.model.node import NodeState
 from encamp.model.recipe import Recipe
 from tests.batch.enrol.conftest import describe, wait_until, within
@@ -42,7 +47,7 @@ bridge:
   addresses: 10.99.0.100-10.99.0.101/24
   hosts: {master: 10.99.0.1}
 """
-COMPLEX = "env env RESTRING == YES NO NONE 0\n"
+NODES = ("tiny-gridengine",)
 LOOK = """
 import asyncio
 from encamp.agent.nodes.keeping import Nodes
@@ -58,7 +63,13 @@ def gridengine() -> Iterator[GridEngineSite]:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="encamp-")))
         place.chmod(0o755)
         site = held.enter_context(GridEngineSite(place / "site", hosts=1))
-        site.tell("-Mc", site.run(["qconf", "-sc"]).stdout + COMPLEX)
+        complexes = "\n".join((*COMPLEXES, NODE_COMPLEX, ""))
+        site.tell("-Mc", site.run(["qconf", "-sc"]).stdout + complexes)
+        rules, verifier = place / "rules", place / "verifier"
+        rules.write_text(rules_text(BatchSettings(system="gridengine"), NODES))
+        verifier.write_bytes(jsv_text(str(rules)))
+        verifier.chmod(0o755)
+        site.change("conf", "global", jsv_url=f"script:{verifier}")
         yield site
 
 
@@ -143,7 +154,10 @@ class Master:
         return [name for name in names if name.startswith("node-")]
 
     def submit(self, script: str, *words: str) -> str:
-        command = ["qsub", "-terse", "-wd", "/tmp", "-l", "env=tiny-gridengine", *words]
+        return self.give(script, "-l", "env=tiny-gridengine", *words)
+
+    def give(self, script: str, *words: str) -> str:
+        command = ["qsub", "-terse", "-wd", "/tmp", *words]
         return self.site.run_as(USER, command, input=f"#!/bin/sh\n{script}\n").stdout.strip()
 
     def state(self, job: str) -> str:
@@ -210,6 +224,45 @@ def test_job_runs_on_a_node_and_goes_back_to_the_queue_when_that_is_killed(
     assert master.hosts() == []
     wait_until(lambda: "q" in master.state(job), "the job to be queued again")
     master.site.run(["qdel", job])
+
+
+def test_host_of_the_site_is_not_taken_for_a_node_that_is_gone(master: Master) -> None:
+    start = [str(ENCAMP), "batch", "start", "tiny-gridengine", "--name", "node1"]
+    said = master.site.run(start, variables=master.variables, check=False)
+    assert said.returncode == Code.WRONG_STATE.value
+    assert "Grid Engine has a node node1 already: it is a host of the site's" in said.stderr
+    assert master.journal.all() == []
+    assert "node1" in master.site.run(["qconf", "-sel"]).stdout.split()
+
+
+def test_jobs_that_are_not_for_a_node_wait_though_no_other_host_is_free(master: Master) -> None:
+    name = master.encamp("batch", "start", "tiny-gridengine").strip()
+    tell = partial(master.site.run, check=False)
+    tell(["qmod", "-d", "main.q"])
+    others = [
+        master.give("true"),
+        master.give("true", "-l", "env=mini"),
+        master.give("true", "-l", "encamp_node=TRUE"),
+    ]
+    try:
+        for _ in range(2):
+            job = master.submit("hostname >/tmp/said")
+            wait_until(lambda job=job: master.state(job) == "", "the job")  # type: ignore[misc]
+            assert master.encamp("exec", name, "--", "cat", "/tmp/said").strip() == name
+            assert [master.state(other) for other in others] == ["qw"] * 3
+            # So it is with one that has joined when nobody had to ask for it.
+            tell(["qhold", *others])
+            tell(["qconf", "-dattr", "exechost", "complex_values", "encamp_node", name])
+            master.look()
+            tell(["qrls", *others])
+    finally:
+        tell(["qdel", *others])
+        tell(["qmod", "-e", "main.q"])
+    # Whoever had it leave may have been killed on the way.
+    tell(["qconf", "-dattr", "hostgroup", "hostlist", name, "@encamp"])
+    master.encamp("batch", "leave", name)
+    master.look_until_gone()
+    assert master.hosts() == []
 
 
 def test_nodes_come_for_jobs_that_wait_are_kept_ready_and_leave(

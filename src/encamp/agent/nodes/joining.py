@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 
 import msgspec
 
@@ -43,13 +44,25 @@ async def start_node(
     environment = find_environment(request.environment)
     enrolment = _checked(environment, request)
     workers = open_workers(load_batch_settings(), enrolment.system)
+    if request.name is not None:
+        await asyncio.to_thread(workers.check, request.name, None)
     request = msgspec.structs.replace(request, enrol=True)
     with offering.trying(keeper.home, environment.name):
-        machine = await keeper.start(request, progress, environment=environment)
+        try:
+            machine = await keeper.start(request, progress, environment=environment)
+        except EncampError as error:
+            if error.code is Code.NOT_READY and request.name is not None:
+                with suppress(EncampError):  # Then it waits in vain.
+                    await asyncio.to_thread(workers.not_coming, request.name)
+            raise
         # Held until it has joined: nobody takes it for one that was left on the way.
         joining = ClientLock.take(keeper.journal.directory(machine.id).path / JOINING)
         try:
             machine = record(keeper.journal, machine, _as_wished(machine, idle, lease))
+            address = machine.link.address if machine.link else None
+            await asyncio.to_thread(workers.check, machine.name, address)
+            # From here on the name is this one's, whoever ends it.
+            machine = _told(keeper, machine)
             await _clear_former(keeper, machine)
             progress.update(f"having {machine.name} join {enrolment.system}")
             return await _join(keeper, workers, machine, environment)
@@ -121,6 +134,16 @@ async def _join(
             transient=True,
         ) from None
     return change(keeper.journal, machine, _member, PATIENCE) or machine
+
+
+def _told(keeper: Keeper, machine: Machine) -> Machine:
+    """Written down before the batch system hears of it, unless somebody has ended it meanwhile."""
+    told = change(
+        keeper.journal, machine, lambda node: msgspec.structs.replace(node, told=True), PATIENCE
+    )
+    if told is None or told.state not in ALIVE:
+        raise EncampError(Code.MACHINE_LOST, f"Machine {machine.name} was ended before it joined.")
+    return told
 
 
 def _member(node: Node) -> Node:

@@ -19,7 +19,7 @@ from encamp.batch.enrol.workers import Seen, Workers
 from encamp.describe.batch_file import load_batch_settings
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
-from encamp.model.machine import ALIVE, Machine
+from encamp.model.machine import ALIVE, Machine, State
 from encamp.model.node import Node, NodeState
 
 log = logging.getLogger(__name__)
@@ -106,6 +106,9 @@ class Nodes:
                 await self.look()
             except (EncampError, OSError) as error:
                 log.warning("The worker nodes could not be looked after: %s", error)
+            except Exception:
+                # Whatever it is: the agent has more to do than this.
+                log.exception("The worker nodes could not be looked after.")
             await asyncio.sleep(every)
 
     async def look(self) -> None:
@@ -119,20 +122,35 @@ class Nodes:
         for machine in nodes_of(journal):
             assert machine.node is not None
             systems.setdefault(machine.node.system, []).append(machine)
+        failed: list[Exception] = []
         for system, machines in systems.items():
-            workers = self._opening(system)
-            names = [machine.name for machine in machines]
-            seen = await asyncio.to_thread(workers.look, names)
-            up = {one.name: one.environment for one in machines if one.name in seen}
             try:
-                await asyncio.to_thread(workers.send_on, up)
-            except EncampError as error:
-                log.warning("Jobs that are not for worker nodes may be on some: %s", error)
-            for machine in machines:
-                try:
-                    await self._see_to(workers, machine, seen.get(machine.name))
-                except (EncampError, OSError) as error:
-                    log.warning("Node %s: %s", machine.name, error)
+                await self._see_to_all(self._opening(system), machines)
+            except Exception as error:
+                # Nodes of another one can be looked after nevertheless.
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    async def _see_to_all(self, workers: Workers, machines: list[Machine]) -> None:
+        names = [machine.name for machine in machines]
+        seen = await asyncio.to_thread(workers.look, names)
+        told = [one for one in machines if one.node is not None and one.node.is_told]
+        up = {one.name: one.environment for one in told if one.name in seen}
+        try:
+            await asyncio.to_thread(workers.send_on, up)
+        except (EncampError, OSError) as error:
+            log.warning("Jobs that are not for worker nodes may be on some: %s", error)
+        except Exception:
+            log.exception("Jobs that are not for worker nodes may be on some.")
+        for machine in machines:
+            try:
+                await self._see_to(workers, machine, seen.get(machine.name))
+            except (EncampError, OSError) as error:
+                log.warning("Node %s: %s", machine.name, error)
+            except Exception:
+                # Whatever is wrong with one must not keep the others from being looked after.
+                log.exception("Node %s cannot be looked after.", machine.name)
 
     async def _see_to(self, workers: Workers, machine: Machine, seen: Seen | None) -> None:
         alive, joining, now = machine.state in ALIVE, self._is_joining(machine), time.time()
@@ -166,11 +184,16 @@ class Nodes:
             case Step.LOST:
                 await give_up(self._keeper, workers, machine)
                 log.warning("Node %s was lost: %s", node.name, machine.reason)
+            case Step.END:
+                await self._keeper.remove(machine, force=True)
+                log.warning("Node %s has not come about: %s", node.name, machine.reason)
 
     def _is_joining(self, machine: Machine) -> bool:
         """Is whoever has it join still there? A while is left to find out."""
         assert machine.node is not None
-        if time.time() - machine.node.since < GRACE:
+        if machine.state is State.STARTING:
+            return True  # One that was left like that has been cleared away.
+        if time.time() - max(machine.node.since, machine.changed) < GRACE:
             return True
         path = self._keeper.journal.directory(machine.id).path / JOINING
         lock = ClientLock.take(path)

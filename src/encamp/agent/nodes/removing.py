@@ -15,10 +15,16 @@ from encamp.model.machine import ALIVE, Machine
 
 
 async def remove(keeper: Keeper, machine: Machine, *, force: bool = False) -> None:
-    """Of a machine that is no node, nobody is told."""
+    """Of a machine that is no node, or has not become one, nobody is told."""
     node = machine.node
     if node is None or (machine.state in ALIVE and not force):
         await keeper.remove(machine, force=force)
+        return
+    if machine.state in ALIVE:
+        # As it is after that: whoever has it join may have told of it until then.
+        machine = await keeper.kill(machine)
+    if not _is_told(machine):
+        await keeper.remove(machine, force=True)
         return
     try:
         workers = open_workers(load_batch_settings(), node.system)
@@ -30,18 +36,25 @@ async def remove(keeper: Keeper, machine: Machine, *, force: bool = False) -> No
 
 async def give_up(keeper: Keeper, workers: Workers, machine: Machine) -> None:
     """End a node at once. If the batch system does not listen now, the machine's record stays, and
-    the agent sees to it later."""
+    the agent sees to it later. One that was never told of this node is not told now."""
     if machine.state in ALIVE:
-        await keeper.kill(machine)
-    if not _is_anothers(keeper.journal, machine):
+        machine = await keeper.kill(machine)
+    if _is_told(machine) and not _is_anothers(keeper.journal, machine):
         await asyncio.to_thread(workers.lost, machine.name)
     if keeper.journal.read(machine.id) is not None:
         await keeper.remove(machine, force=True)
 
 
+def _is_told(machine: Machine) -> bool:
+    return machine.node is not None and machine.node.is_told
+
+
 def _is_anothers(journal: Journal, machine: Machine) -> bool:
-    """Does another machine have the name of one that is gone? They have them from addresses."""
+    """Is another machine the node of that name now? They have them from addresses."""
     return any(
-        other.name == machine.name and other.id != machine.id and other.state in ALIVE
+        other.name == machine.name
+        and other.id != machine.id
+        and other.state in ALIVE
+        and _is_told(other)
         for other in journal.all()
     )

@@ -1,17 +1,24 @@
 """Grid Engine's execution hosts that are machines. They are in a queue of their own, which has no
 starter: what is sent there runs there. Jobs that ask for an environment (`-l env=NAME`) find the
-hosts that offer it."""
+hosts that offer it. No others come: the verifier of jobs has those ask for what such hosts force
+jobs to ask for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from encamp.batch.enrol.accounts import PLACE, accounts, joining
-from encamp.batch.enrol.workers import Seen, Workers, refused
-from encamp.batch.gridengine.answers import Listed, read_jobs, read_states, read_values
+from encamp.batch.enrol.workers import Seen, Workers, listens, refused, taken
+from encamp.batch.gridengine.answers import (
+    FOR_NODES,
+    Listed,
+    read_jobs,
+    read_states,
+    read_values,
+)
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.cell import HOST, with_values
 from encamp.model.batch import BatchSettings
@@ -24,7 +31,9 @@ QUEUE, GROUP = "encamp.q", "@encamp"
 CELL_FILES = ("act_qmaster", "bootstrap", "host_aliases")
 """What an execution host must know before it can ask the master."""
 MANY = 9999
-THERE = "already exists"
+PORT = "6445"
+"""Where execution hosts listen, unless they are told otherwise."""
+THERE, NO_QUEUE = "already exists", "invalid queue"
 
 
 class GridEngineWorkers(Workers):
@@ -51,32 +60,52 @@ class GridEngineWorkers(Workers):
             "SGE_CELL": self._call.cell,
             "SGE_ARCH": "lx-amd64" if os.uname().machine == "x86_64" else "lx-arm64",
             "SGE_QMASTER_PORT": variables.get("SGE_QMASTER_PORT", "6444"),
-            "SGE_EXECD_PORT": variables.get("SGE_EXECD_PORT", "6445"),
+            "SGE_EXECD_PORT": variables.get("SGE_EXECD_PORT", PORT),
             "ADMINISTRATOR": bootstrap.get("admin_user", "sgeadmin").strip(),
             "PLACES": spool,
         }
         run = joining("join-gridengine.sh", words)
         return Context(files=(*files, *accounts()), run=(run,))
 
+    def check(self, name: str, address: str | None) -> None:
+        seen = self.look([name]).get(name)
+        if seen is None:
+            return
+        shown = self._call("qconf", "-se", name, purpose=f"asking Grid Engine for host {name}")
+        offers = next(read_values(shown)).get("complex_values", "").split(",")
+        if not any(offer.startswith("env=") for offer in offers):
+            raise taken(name, "Grid Engine", "it is a host of the site's, and no machine's")
+        if not seen.up or address is None:
+            return
+        # Grid Engine believes for minutes that a machine is there that was killed.
+        answers = listens(address, int(self._call.variables().get("SGE_EXECD_PORT", PORT)))
+        if answers is True or (answers is None and seen.jobs):
+            raise taken(name, "Grid Engine", f"it answers, at {address}")
+
     def register(self, machine: Machine, environment: Environment) -> None:
         if machine.name in self.look([machine.name]):
             self.lost(machine.name)
-        offered = f"env={environment.name},slots={machine.size.cpus}"
-        self._check_complex()
+        offered = f"env={environment.name},slots={machine.size.cpus},{FOR_NODES}=TRUE"
+        self._check_complexes()
         self._have_queue()
         self._tell("qconf", "-ah", machine.name)
         described = with_values(HOST.format(name=machine.name), {"complex_values": offered})
         self._described("-Ae", described)
         self._tell("qconf", "-aattr", "hostgroup", "hostlist", machine.name, GROUP)
 
-    def _check_complex(self) -> None:
-        said = self._call("qconf", "-sc", purpose="asking Grid Engine what jobs may ask for")
-        if not any(line.startswith("env ") for line in said.splitlines()):
+    def _check_complexes(self) -> None:
+        known = self._complexes()
+        if missing := [name for name in ("env", FOR_NODES) if name not in known]:
             raise EncampError(
                 Code.CONFIGURATION,
-                "Jobs of Grid Engine's cannot ask for environments: there is no complex 'env'.",
-                "'encamp batch install gridengine' adds it.",
+                f"Jobs of Grid Engine's cannot ask for worker nodes: there is no complex"
+                f" '{missing[0]}'.",
+                "'encamp batch install gridengine' adds it, also if it was run before.",
             )
+
+    def _complexes(self) -> set[str]:
+        said = self._call("qconf", "-sc", purpose="asking Grid Engine what jobs may ask for")
+        return {line.split()[0] for line in said.splitlines() if line.strip()}
 
     def _have_queue(self) -> None:
         """Made when it is needed for the first time; an administrator may change it."""
@@ -113,8 +142,9 @@ class GridEngineWorkers(Workers):
         known = set(self._known("-sel", "execution hosts")).intersection(nodes)
         if not known:
             return {}
-        listed = self._call("qstat", "-f", "-xml", "-q", self._queue, purpose="asking for queues")
-        states = {name.partition("@")[2]: state for name, state in read_states(listed).items()}
+        listed = self._of_queue("qstat", "-f", "-xml")
+        stated = read_states(listed) if listed else {}
+        states = {name.partition("@")[2]: state for name, state in stated.items()}
         jobs: dict[str, int] = {}
         for job in self._running():
             host = job.queue.partition("@")[2]
@@ -123,18 +153,41 @@ class GridEngineWorkers(Workers):
             name: Seen(
                 up=name in states and not set(states[name]) & set("uEo"),
                 jobs=jobs.get(name, 0),
-                closed="d" in states.get(name, ""),
+                # Where there is no queue, nothing is sent.
+                closed="d" in states.get(name, "d"),
             )
             for name in known
         }
+
+    def _of_queue(self, *words: str) -> str:
+        try:
+            return self._call(*words, "-q", self._queue, purpose="asking for queues")
+        except EncampError as error:
+            if error.transient or error.detail:
+                raise
+            return ""  # It fails without a word where the queue has no host.
 
     def _running(self) -> list[Listed]:
         """Jobs at hosts, once for each host of a parallel one; suspended ones, too."""
         words = ("-xml", "-r", "-u", "*", "-s", "rs", "-g", "t")
         return list(read_jobs(self._call("qstat", *words, purpose="asking for jobs that run")))
 
+    def send_on(self, nodes: Mapping[str, str]) -> None:
+        """No job is sent that cannot run there; but hosts that have joined when none was forced to
+        ask for them are told now."""
+        said = self._of_queue("qselect", "-l", f"{FOR_NODES}=TRUE") if nodes else ""
+        lacking = nodes.keys() - {instance.partition("@")[2] for instance in said.split()}
+        if not lacking or FOR_NODES not in self._complexes():
+            return
+        for node in sorted(lacking):
+            self._tell("qconf", "-aattr", "exechost", "complex_values", f"{FOR_NODES}=TRUE", node)
+
     def close(self, node: str, reason: str) -> None:
-        self._call("qmod", "-d", f"{self._queue}@{node}", purpose=f"closing node {node}")
+        try:
+            self._call("qmod", "-d", f"{self._queue}@{node}", purpose=f"closing node {node}")
+        except EncampError as error:
+            if NO_QUEUE not in error.detail:
+                raise
 
     def remove(self, node: str) -> None:
         seen = self.look([node]).get(node)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from encamp.batch.enrol.workers import Workers
-from encamp.model.batch import BatchSettings
+from encamp.model.batch import BatchSettings, with_nodes
 from encamp.model.errors import Code, EncampError
 
 
 def open_workers(settings: BatchSettings | None, system: str) -> Workers:
     """How machines of this host become nodes of a batch system."""
-    if settings is None or settings.system != system:
+    system = with_nodes(system)
+    if settings is None or with_nodes(settings.system) != system:
         has = "none" if settings is None else settings.system
         raise EncampError(
             Code.CONFIGURATION,
@@ -20,6 +21,12 @@ def open_workers(settings: BatchSettings | None, system: str) -> Workers:
         from encamp.batch.enrol.slurm import SlurmWorkers
 
         return SlurmWorkers(settings)
-    from encamp.batch.enrol.gridengine import GridEngineWorkers
+    if system == "gridengine":
+        from encamp.batch.enrol.gridengine import GridEngineWorkers
 
-    return GridEngineWorkers(settings)
+        return GridEngineWorkers(settings)
+    raise EncampError(
+        Code.CONFIGURATION,
+        f"Machines cannot become nodes of {system}.",
+        "They can with slurm, with gridengine, and with pbs where Slurm is behind it.",
+    )

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from encamp.batch.enrol.accounts import accounts, joining
 from encamp.batch.enrol.slurm_conf import SlurmConf
-from encamp.batch.enrol.workers import Seen, Workers, refused
+from encamp.batch.enrol.workers import Seen, Workers, listens, not_offered, refused, taken
 from encamp.batch.install.recording import all_installed
 from encamp.batch.install.wanted import PREFIX, STARTER, starters_of
 from encamp.batch.slurm.adapter import Slurm
@@ -29,10 +29,13 @@ from encamp.model.machine import Machine
 from encamp.model.recipe import AddedFile
 from encamp.model.size import MIB
 
+OFFERS = "encamp-offers-"
+"""Begins the names of nodes that are never there."""
 KEY = "/etc/munge/munge.key"
 UNKNOWN = re.compile(r"(?i)invalid node name|node .* not found")
 BUSY = re.compile(r"(?i)busy|in use")
 DOWN = frozenset({"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_UP"})
+POWER_DOWN = frozenset({"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"})
 AT_WORK = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,SIGNALING,STAGE_OUT"
 """Jobs that are at a node in any way, also those that are just being ended there."""
 
@@ -74,6 +77,22 @@ class SlurmWorkers(Workers):
             paths += starters_of(installed)
         return list(dict.fromkeys(paths))
 
+    def check(self, name: str, address: str | None) -> None:
+        described = self._states([name]).get(name)
+        if described is None:
+            return
+        state = _parts(described["State"])
+        if "DYNAMIC_NORM" not in state and "CLOUD" not in state:
+            raise taken(name, "Slurm", "it is a host of the site's, and no machine's")
+        if state & (DOWN | POWER_DOWN) or address is None:
+            return
+        # Slurm believes for minutes that a machine is there that was killed.
+        if described.get("NodeAddr") == address:
+            answers = listens(address, SlurmConf.read(Path(self._conf)).port)
+            if answers is False or (answers is None and not self._jobs(name)):
+                return
+        raise taken(name, "Slurm", f"it answers, at {described.get('NodeAddr', 'its address')}")
+
     def register(self, machine: Machine, environment: Environment) -> None:
         """It makes itself known. One of that name that has not gone is nobody's any more, unless
         Slurm is waiting for it."""
@@ -85,7 +104,7 @@ class SlurmWorkers(Workers):
         """Slurm refuses jobs that ask for a feature which no node has. One that is never there
         (State=FUTURE) is enough; no job is ever sent to it. What was offered before may have been
         another size."""
-        size, name = environment.size, f"encamp-offers-{environment.name}"
+        size, name = environment.size, f"{OFFERS}{environment.name}"
         words = [f"nodename={name}", f"CPUs={size.cpus}", f"RealMemory={usable(size.memory)}"]
         enrolment = environment.enrol
         more = enrolment.features if enrolment is not None else ()
@@ -96,12 +115,27 @@ class SlurmWorkers(Workers):
             self._call("scontrol", "delete", f"nodename={name}", purpose=purpose)
         self._call("scontrol", "create", *words, purpose=purpose)
 
+    def offered(self) -> list[str]:
+        said = self._call(
+            *("scontrol", "-a", "--future", "show", "node", "-o"),
+            purpose="asking Slurm what it is offered",
+        )
+        return sorted(re.findall(rf"^NodeName={OFFERS}(\S+)", said, re.MULTILINE))
+
+    def withdraw(self, name: str) -> None:
+        if name not in self.offered():
+            raise not_offered(name)
+        self._call(
+            *("scontrol", "delete", f"nodename={OFFERS}{name}"), purpose=f"withdrawing {name}"
+        )
+
     def look(self, nodes: Collection[str]) -> dict[str, Seen]:
         return {
             name: Seen(
                 up=not _parts(described["State"]) & DOWN,
                 jobs=self._jobs(name),
-                closed="DRAIN" in _parts(described["State"]),
+                closed=_is_closed(_parts(described["State"])),
+                ended={"CLOUD", "POWERED_DOWN"} <= _parts(described["State"]),
                 busy=_time(described.get("LastBusyTime", "")),
             )
             for name, described in self._states(nodes).items()
@@ -183,6 +217,8 @@ class SlurmWorkers(Workers):
 
     def remove(self, node: str) -> None:
         if self._cloud(node):
+            self.close(node, "encamp: its machine ends")
+            # Asked after it was closed: nothing can come meanwhile.
             if self._jobs(node):
                 raise refused(node, "it has a job")
             return
@@ -207,6 +243,11 @@ class SlurmWorkers(Workers):
             self._update(node, "power_down_force", "encamp: its machine is gone")
         else:
             self.remove(node)
+
+    def not_coming(self, node: str) -> None:
+        """As long as Slurm waits for it, nobody else's machine is that node."""
+        if "POWERING_UP" in self._cloud(node):
+            self.lost(node)
 
     def environment_of(self, node: str, known: Collection[str]) -> str:
         """Which of these environments a node is to be of, by what Slurm says that it offers."""
@@ -236,6 +277,11 @@ def _parts(state: str) -> set[str]:
     """A state such as `IDLE*+DRAIN`: an asterisk says that the node does not answer."""
     parts = {part for part in re.split(r"[+*]", state.upper()) if part}
     return parts | {"NOT_RESPONDING"} if "*" in state else parts
+
+
+def _is_closed(state: set[str]) -> bool:
+    """A node that stays without its machine is sent no job when that is to end, either."""
+    return "DRAIN" in state or ("CLOUD" in state and bool(state & POWER_DOWN))
 
 
 def _time(text: str) -> float | None:

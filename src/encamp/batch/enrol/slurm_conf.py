@@ -9,7 +9,7 @@ import msgspec
 
 from encamp.model.errors import Code, EncampError
 
-PORT = 6817
+PORT, NODE_PORT = 6817, 6818
 MUNGE_SOCKET = "/run/munge/munge.socket.2"
 SPOOL, RUN = "/var/spool/slurmd", "/var/run/slurmd.pid"
 HOST = re.compile(r"(?P<name>[^()\s]+)(?:\((?P<address>[^()]+)\))?")
@@ -56,6 +56,11 @@ class SlurmConf(msgspec.Struct, frozen=True):
                 "Say it in batch.yaml: programs: {controller: 'HOST:PORT'}.",
             )
         return ",".join(found)
+
+    @property
+    def port(self) -> int:
+        """Where the daemons of nodes listen."""
+        return int(self.value("slurmdport", str(NODE_PORT)))
 
     @property
     def munge_socket(self) -> str:

@@ -6,6 +6,7 @@ Everything here may block for as long as the batch system takes to answer: calle
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import ClassVar
@@ -17,6 +18,9 @@ from encamp.model.environment import Context, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine
 
+LISTENS = 2.0
+"""Seconds in which whoever is at an address answers."""
+
 
 class Seen(msgspec.Struct, frozen=True):
     """A node as its batch system sees it now."""
@@ -27,6 +31,8 @@ class Seen(msgspec.Struct, frozen=True):
     """How many run there, or are being started or ended."""
     closed: bool = False
     """Is nothing more sent there?"""
+    ended: bool = False
+    """Does the batch system, which has nodes without machines, take its machine for ended?"""
     busy: float | None = None
     """When it last had a job, if the batch system says so."""
 
@@ -45,12 +51,26 @@ class Workers(ABC):
         host: they are in no record, no image and no template."""
 
     @abstractmethod
+    def check(self, name: str, address: str | None) -> None:
+        """Refuse a name that another node has: a host of the site's, or somebody's machine that is
+        at work. `address`: of the machine that is to be the node; None: there is none yet."""
+
+    @abstractmethod
     def register(self, machine: Machine, environment: Environment) -> None:
-        """Tell the batch system of a node to come. Once more does no harm."""
+        """Tell the batch system of a node to come, whose name was checked. Once more does no
+        harm."""
 
     def offer(self, environment: Environment) -> None:  # noqa: B027
         """Have the batch system take jobs that ask for an environment of which no node is there
         yet. Not needed where it takes them anyway."""
+
+    def offered(self) -> list[str]:
+        """The names of environments that were offered so."""
+        return []
+
+    def withdraw(self, name: str) -> None:
+        """Have it know nothing of an environment any more that was offered."""
+        raise not_offered(name)
 
     @abstractmethod
     def look(self, nodes: Collection[str]) -> dict[str, Seen]:
@@ -77,9 +97,41 @@ class Workers(ABC):
     def lost(self, node: str) -> None:
         """The machine is gone: what ran there goes back to the queue, and the node is removed."""
 
+    def not_coming(self, node: str) -> None:  # noqa: B027
+        """No machine came about for a node: tell a batch system that has asked for it and waits.
+        Not needed where none asks."""
+
     def setting(self, name: str, default: str) -> str:
         """Where something of the batch system's is, as batch.yaml says."""
         return self.settings.programs.get(name, default)
+
+
+def taken(node: str, system: str, why: str) -> EncampError:
+    return EncampError(
+        Code.WRONG_STATE,
+        f"{system} has a node {node} already: {why}.",
+        "Give the machine another name with --name. Hosts that have nodes must not share addresses"
+        " of a bridge.",
+    )
+
+
+def not_offered(name: str) -> EncampError:
+    return EncampError(
+        Code.INPUT_MISSING,
+        f"Environment '{name}' is not offered to the batch system.",
+        "'encamp batch offer' without a name lists those that are.",
+    )
+
+
+def listens(address: str, port: int) -> bool | None:
+    """Is a daemon there? None: nobody can say."""
+    try:
+        socket.create_connection((address, port), LISTENS).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def refused(node: str, why: str) -> EncampError:
