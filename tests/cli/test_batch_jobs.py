@@ -187,6 +187,7 @@ def test_where_there_is_nobody_it_is_said(ask: Ask) -> None:
     code, _, err = ask("jobs", "--batch")
     assert code == Code.UNREACHABLE.value
     assert "No manager answers" in err
+    assert "each host with an agent tells of its own jobs" in err
 
 
 def test_that_there_is_none_is_said(manager: Batch, ask: Ask) -> None:

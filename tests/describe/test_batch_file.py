@@ -168,6 +168,55 @@ def test_what_makes_no_sense_together_is_refused(host: Host, text: str, said: st
     assert said in refused().detail
 
 
+@pytest.mark.parametrize("system", ["slurm", "pbs", "gridengine"])
+def test_rule_for_an_environment_that_jobs_may_not_have_is_refused(host: Host, system: str) -> None:
+    text = f"system: {system}\nenvironments: [debian12]\nrules:\n"
+    allowed = "  - {queue: a, environment: debian12}\n  - {queue: b, environment: none}\n"
+    host.write(host.site, text + allowed, BATCH)
+    assert load_batch_settings() is not None
+    host.write(host.site, f"{text}{allowed}  - {{account: c, environment: mini}}\n", BATCH)
+    said = "6:18: every job of this rule would be refused: 'mini' is not among 'environments'"
+    assert said in refused().detail
+    host.write(host.site, f"{text}  environment: nosuch\n", BATCH)
+    assert (
+        "4:3: every job of this rule would be refused: 'nosuch' is not among 'environments'"
+        in refused().detail
+    )
+
+
+def test_rule_that_hosts_of_grid_engine_decide_by_is_not(host: Host) -> None:
+    text = "system: gridengine\nenvironments: [a]\nrules: [{queue: long.q, environment: b}]\n"
+    host.write(host.site, text, BATCH)
+    assert load_batch_settings() is not None
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "known"),
+    [
+        ("slurm", "slurm-node", True),
+        ("pbs", "slurm-node", True),
+        ("gridengine", "gridengine-node", True),
+        ("gridengine", "slurm-node", False),
+    ],
+)
+def test_rule_for_worker_nodes_needs_no_mention(
+    host: Host, system: str, name: str, known: bool
+) -> None:
+    text = f"system: {system}\nenvironments: [mini]\nrules: [{{environment: {name}}}]\n"
+    host.write(host.site, text, BATCH)
+    if known:
+        assert load_batch_settings() is not None
+    else:
+        assert f"'{name}' is not among 'environments'" in refused().detail
+
+
+def test_mistake_in_the_description_of_a_rules_environment_is_told_where_it_is(host: Host) -> None:
+    host.write(host.site, "it: {extends: mini, descripton: new}\n")
+    text = "system: slurm\nenvironments: [mini]\nrules: [{environment: it}]\n"
+    host.write(host.site, text, BATCH)
+    assert load_batch_settings() is not None, "the other file is the wrong one"
+
+
 def test_a_file_that_others_could_have_written_is_not_believed(host: Host) -> None:
     host.write(host.site, "system: slurm", BATCH).chmod(0o666)
     assert "can be written to by others" in refused().sentence

@@ -508,3 +508,21 @@ def test_name_that_no_image_can_have_is_told_at_once(name: str) -> None:
         assert mistakes(f"it: {{image: {{from: '{name}'}}}}")
     assert not mistakes(f"it: {{image: '{'a' * 64}'}}")
     assert not mistakes(f"it: {{image: {{mini: bookworm, name: '{'x' * 100}'}}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("it:\n  image: x\n  enrol: slurm\n", "0.yaml:3:10"),
+        (
+            (
+                "node:\n  image: x\n  network: bridge\n  enrol: slurm\n"
+                "it:\n  extends: node\n  network: user\n"
+            ),
+            "0.yaml:7:12",
+        ),
+    ],
+)
+def test_environment_that_enrols_has_to_be_on_a_bridge(text: str, place: str) -> None:
+    said = "its batch system speaks to a machine that enrols, which needs 'network: bridge'"
+    assert mistakes(text, level=Level.SITE) == [f"{place}: {said}"]

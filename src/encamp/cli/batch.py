@@ -45,7 +45,7 @@ def check(
     from encamp.batch.adapters import known, unknown
     from encamp.cli.cleaning import remark
 
-    settings = _settings_of(file) if file else _settings()
+    settings = _settings_of(file) if file else settings_of_site()
     if settings.system not in known():
         raise unknown(settings.system)
     for sentence in _odd(settings):
@@ -67,7 +67,7 @@ def _settings_of(file: Path) -> BatchSettings:
     return read_batch_settings(*files[0])
 
 
-def _settings() -> BatchSettings:
+def settings_of_site() -> BatchSettings:
     from encamp.describe.batch_file import BATCH, load_batch_settings
     from encamp.describe.places import site_directory
 
@@ -91,8 +91,6 @@ def _odd(settings: BatchSettings) -> Iterator[str]:
     for environment in sorted((ruled | offered) - described):
         where = "a rule names it" if environment in ruled else "'environments' names it"
         yield f"No environment '{environment}' is described on this host, but {where}."
-    for environment in sorted(ruled - offered) if offered else ():
-        yield f"A rule gives jobs '{environment}', which they may not name: see 'environments'."
     for share in settings.shares:
         if not Path(share).is_dir():
             yield f"'shares' names {share}, and there is no such directory on this host."
@@ -183,7 +181,7 @@ def status(as_json: AsJson = False) -> None:
     """Show how this host stands towards its batch system: may jobs come, and which are here?"""
     from encamp.cli.batch_standing import jobs_here, print_standing, standing
 
-    settings = _settings()
+    settings = settings_of_site()
     print_standing(standing(settings), settings, jobs_here(), as_json=as_json)
 
 
@@ -200,7 +198,7 @@ def close(
     from encamp.batch.adapters import open_batch_system
 
     words = " ".join(reason or ()) or "closed by an administrator"
-    open_batch_system(_settings()).close_for_good(words)
+    open_batch_system(settings_of_site()).close_for_good(words)
     print(f"closed: {words}")
 
 
@@ -211,5 +209,5 @@ def open_again() -> None:
     """
     from encamp.batch.adapters import open_batch_system
 
-    open_batch_system(_settings()).open_for_good()
+    open_batch_system(settings_of_site()).open_for_good()
     print("open")

@@ -53,6 +53,14 @@ def install(
     prefix: Annotated[
         str, typer.Option(metavar="DIR", help="Where the starter goes, the same on every host.")
     ] = "/usr/lib/encamp",
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared",
+            help="Grid Engine: --prefix is the same directory on the master, which is not this"
+            " host.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -77,6 +85,7 @@ def install(
         queues=tuple(queue or ()),
         spank=spank,
         node=node,
+        shared=shared,
     )
     plan = planning.plan(asked)
     _show_plan(plan, as_json=as_json)

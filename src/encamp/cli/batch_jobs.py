@@ -42,9 +42,15 @@ def records_told(question: AskBatchJobs) -> tuple[list[BatchRecord], list[LeftOu
     """What the manager knows; where there is none, this host's agent."""
     try:
         answer = asked_for_two(question, BatchRecord, LeftOut)
-    except UnansweredError:
+    except UnansweredError as error:
         near = agent_door()
-        if is_told_where() or not near.is_socket():
+        if is_told_where():
+            raise
+        if not near.is_socket():
+            error.hint = (
+                "Without a manager, each host with an agent tells of its own jobs: ask there. With"
+                f" one, all are told here. {error.hint}"
+            )
             raise
         return list(ask(near, question, BatchRecord)), []
     records = [one for one in answer if isinstance(one, BatchRecord)]

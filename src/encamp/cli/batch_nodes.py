@@ -1,4 +1,4 @@
-"""`encamp batch start`, `nodes`, `leave`, `names`: worker nodes on this host."""
+"""`encamp batch start`, `nodes`, `leave`, `offer`, `names`: worker nodes on this host."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from encamp.agent.journal import Journal
+    from encamp.model.batch import BatchSettings
     from encamp.model.machine import Machine
     from encamp.progress import Progress
 
@@ -184,26 +185,71 @@ def _is_there(journal: Journal, machine: Machine) -> bool:
 
 def offer(
     environments: Annotated[
-        list[str], typer.Argument(metavar="ENVIRONMENT...", help="Those with worker nodes.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="ENVIRONMENT...",
+            help="Those with worker nodes.",
+            show_default="list what is offered",
+        ),
+    ] = None,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Take back what was offered before.")
+    ] = False,
 ) -> None:
     """Have the batch system take jobs for environments of which no worker node is there yet.
 
     Slurm refuses 'sbatch -C NAME' as long as no node has that feature. Once done, jobs wait, and
-    nodes can be started for them: see examples/triggers/nodes.yaml.
+    nodes can be started for them: see examples/triggers/nodes.yaml. It is done once, by a node
+    encamp-offers-NAME that is never there; --withdraw removes that again, also for an environment
+    that is described no more. Grid Engine takes such jobs anyway.
     """
     check_root()
     from encamp.batch.enrol.opening import open_workers
-    from encamp.describe.batch_file import load_batch_settings
+    from encamp.cli.batch import settings_of_site
+
+    if withdraw and not environments:
+        raise EncampError(
+            Code.USAGE,
+            "Nobody knows what is to be withdrawn.",
+            "Name it: 'encamp batch offer' lists what is offered.",
+        )
+    settings = settings_of_site()
+    workers = open_workers(settings, settings.system)
+    for name in environments or ():
+        if withdraw:
+            workers.withdraw(name)
+        else:
+            _offer(name, settings)
+    offered = workers.offered()
+    if not environments:
+        print("".join(f"{name}\n" for name in offered), end="")
+    _remark_on_offers(offered, workers.system)
+
+
+def _offer(name: str, settings: BatchSettings) -> None:
+    from encamp.batch.enrol.opening import open_workers
     from encamp.describe.environments import find_environment
 
-    for name in environments:
-        environment = find_environment(name)
-        if environment.enrol is None:
-            raise EncampError(
-                Code.USAGE, f"Machines of environment '{name}' are no worker nodes.", ""
+    environment = find_environment(name)
+    if environment.enrol is None:
+        raise EncampError(Code.USAGE, f"Machines of environment '{name}' are no worker nodes.", "")
+    open_workers(settings, environment.enrol.system).offer(environment)
+
+
+def _remark_on_offers(offered: list[str], system: str) -> None:
+    """Another host may have described it: so nobody withdraws it unasked."""
+    import sys
+
+    from encamp.describe.environments import environments_that_enrol
+
+    known = {one.name for one in environments_that_enrol(system)}
+    for name in offered:
+        if name not in known:
+            print(
+                f"encamp: '{name}' is offered to {system}, and no environment of this host that"
+                f" enrols is called so: 'encamp batch offer --withdraw {name}' takes it back.",
+                file=sys.stderr,
             )
-        open_workers(load_batch_settings(), environment.enrol.system).offer(environment)
 
 
 def names() -> None:

@@ -59,12 +59,12 @@ def resume(
     """
     from encamp.batch.enrol.slurm import SlurmWorkers
     from encamp.batch.slurm.hostlist import expand
-    from encamp.cli.batch import _settings
+    from encamp.cli.batch import settings_of_site
     from encamp.describe.environments import all_environments
     from encamp.home import default_home
 
     names = expand(nodes)
-    workers = SlurmWorkers(_settings())
+    workers = SlurmWorkers(settings_of_site())
     known = [name for name, one in all_environments().items() if one.enrol is not None]
     wanted = {name: environment or workers.environment_of(name, known) for name in names}
     if on:

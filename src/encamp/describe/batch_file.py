@@ -14,7 +14,7 @@ from encamp.describe.records import Attribute, Record
 from encamp.describe.setting_files import refuse_references
 from encamp.describe.sources import Level, Source
 from encamp.describe.words import Bytes, Duration, Truth, Whole, Word
-from encamp.model.batch import CLOSE, ENVIRONMENT, OPEN, BatchSettings, Rule, Threshold
+from encamp.model.batch import CLOSE, ENVIRONMENT, OPEN, BatchSettings, Rule, Threshold, with_nodes
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size
 
@@ -227,8 +227,34 @@ def _report_contradictions(settings: BatchSettings, root: Mapping, mistakes: Mis
                 rules[number + 1], "no job comes to this rule: the one before it fits every job"
             )
             break
+    for node, rule in zip(rules, settings.rules, strict=True):
+        name = rule.environment
+        if not name or not settings.environments or name in settings.environments:
+            continue
+        if settings.system == "gridengine" and rule.queue:
+            continue  # That is decided on the host, which takes the rule's word.
+        if isinstance(node, Mapping) and not _may_have_nodes(name, settings.system):
+            mistakes.at_key(
+                node,
+                "environment",
+                f"every job of this rule would be refused: '{name}' is not among 'environments'",
+            )
+
+
+def _may_have_nodes(name: str, system: str) -> bool:
+    """Are its machines worker nodes, whose jobs the batch system sees to? What is wrong with its
+    description others tell."""
+    from encamp.describe.environments import find_environment
+
+    try:
+        enrolment = find_environment(name).enrol
+    except EncampError as error:
+        return error.code is not Code.UNKNOWN_ENVIRONMENT
+    return enrolment is not None and enrolment.system == with_nodes(system)
 
 
 def _rules(root: Mapping) -> list[Node]:
     node = root.entries.get("rules")
-    return list(node.items) if isinstance(node, Sequence) else []
+    if isinstance(node, Sequence):
+        return list(node.items)
+    return [node] if isinstance(node, Mapping) else []  # One needs no list.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from encamp.describe import compiled, places
 from encamp.describe.sources import Level
 from encamp.home import default_home
+from encamp.model.batch import with_nodes
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 
@@ -53,7 +54,7 @@ def all_environments() -> dict[str, Environment]:
 
 def environments_that_enrol(system: str) -> list[Environment]:
     """Those whose machines become worker nodes of a batch system."""
-    found = all_environments().values()
+    found, system = all_environments().values(), with_nodes(system)
     return [one for one in found if one.enrol is not None and one.enrol.system == system]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from encamp.describe.attributes import ENVIRONMENT, NAME, RESERVED
 from encamp.describe.inheritance import (
@@ -159,6 +160,7 @@ class Library:
         values = ENVIRONMENT.read(settled, self.mistakes)
         if self.is_abstract(description.name):
             return None
+        self._check_network(settled, values)
         image = self._recipes.image(description, settled)
         if image is None or type(values) is Unusable:
             return None
@@ -177,6 +179,14 @@ class Library:
             origin=description.source.path,
             **same,
         )
+
+    def _check_network(self, settled: Mapping, values: Any) -> None:
+        if type(values) is Unusable or not values.get("enrol"):
+            return
+        if values.get("network") != "bridge":
+            place = settled.entries.get("network") or settled.entries["enrol"]
+            said = "its batch system speaks to a machine that enrols, which needs 'network: bridge'"
+            self.mistakes.at(place, said)
 
     def _check_users(self, description: Description) -> None:
         """Who may use an environment is not for the heirs in other files to change."""
