@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import time
-from pathlib import Path
 
 from bench.batch_site import CLASSES, SYSTEMS, arrival, first_line, site, until_first_line
+from bench.batch_starter import measure_starter
 from bench.ground import Ground
 from bench.measure import Series, rounds
 from bench.report import Figure, Goal, Report
-from encamp import batch
 from encamp.batch.trial.site import Trial
-
-STARTER = Path(batch.__file__).with_name("encamp-starter")
 
 TITLE = "a job of a batch system, in a machine and without one"
 
@@ -27,13 +22,14 @@ what `encamp run` tells about the same environment on the same host: making the 
 guest's first answer. The guest sends that after it has begun to start the command, which is
 therefore in it for some 15 ms: without that a clone took 103 to 113 ms, and jobs waited 2.3 times
 as long. A job's command is made ready in its machine while everybody is told that it begins. Since
-that is so, four runs gave 1.81 to 1.96 (Slurm) and 1.89 to 2.02 (Grid Engine; the highest while
-others were at work on the machine, on a quiet one 1.89 and 1.95). Beside the clone, the first
+that is so, six runs gave 1.81 to 1.96 (Slurm) and 1.89 to 2.02 (Grid Engine; on a quiet machine
+1.89 to 2.01). Beside the clone, the first
 command of a fresh machine is some 0.5 of one under software emulation, whose translated code no
 clone inherits; each shared directory 0.1; asking the batch system 0.1; and what is written down and
 started around the machine 0.15.
-*Starter* is `encamp-starter` from its start to its end where it finds that
-it was called wrongly, which is everything but waiting for others.
+*Starter* is a script whose first line calls `encamp-starter`, from its start to its end: it reads
+the script, has a guard, hands the job over at a door, and learns there at once that the job has
+begun and ended. The same script by its own shell is what a batch system would start without it.
 """
 
 
@@ -42,10 +38,7 @@ def measure(ground: Ground, *, quick: bool) -> Report:
     for kind in SYSTEMS:
         with site(kind, ground, nodes=1) as trial:
             _measure_one(trial, report, 2 if quick else 20)
-    starter = Series("starter alone", "ms")
-    for _ in rounds("starter", 20 if quick else 200):
-        starter.add(_starter())
-    report.background.append(starter)
+    report.background += measure_starter(20 if quick else 200)
     return report
 
 
@@ -77,9 +70,3 @@ def _clone(trial: Trial, *, needed: bool = True) -> float:
     if needed and "cloned" not in phases["start"]["how"]:
         raise RuntimeError(f"the machine was not cloned, but {phases['start']['how']}")
     return 1000 * float(phases["start"]["seconds"] + phases["activation"]["seconds"])
-
-
-def _starter() -> float:
-    began = time.perf_counter()
-    subprocess.run([STARTER, "nonsense"], stderr=subprocess.DEVNULL, check=False)
-    return (time.perf_counter() - began) * 1000
