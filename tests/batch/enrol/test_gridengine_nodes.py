@@ -242,7 +242,7 @@ def test_jobs_that_are_not_for_a_node_wait_though_no_other_host_is_free(master: 
     others = [
         master.give("true"),
         master.give("true", "-l", "env=mini"),
-        master.give("true", "-l", "encamp_node=TRUE"),
+        master.give("true", "-l", "encamp_node=tiny-gridengine"),
     ]
     try:
         for _ in range(2):

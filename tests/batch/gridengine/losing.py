@@ -68,8 +68,11 @@ def kill_starter_under(shepherd: int) -> None:
     starter.kill()
 
 
-def kill_guard(camp: Camp, id: str) -> None:
-    [guard] = [each for each in starter_of(camp, id).children() if each.name() == "encamp-guard"]
+def kill_starter_and_guard(camp: Camp, id: str) -> None:
+    """In this order: a starter that is there has another guard at once."""
+    starter = starter_of(camp, id)
+    [guard] = [each for each in starter.children() if each.name() == "encamp-guard"]
+    starter.kill()
     guard.kill()
 
 

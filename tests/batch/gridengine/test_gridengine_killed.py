@@ -22,8 +22,8 @@ from tests.batch.gridengine.losing import (
     file_of,
     is_gone,
     is_run_again,
-    kill_guard,
     kill_starter,
+    kill_starter_and_guard,
     master_away,
     outcomes_of,
     records_of,
@@ -93,8 +93,7 @@ def test_job_whose_starter_is_killed_runs_again_before_grid_engine_has_noticed(
     id, file = begin(camp, alice, "noticed")
     daemon = camp.site.execds[camp.host_of(id).name]
     with standing_still(daemon):
-        kill_guard(camp, id)
-        kill_starter(camp, id)
+        kill_starter_and_guard(camp, id)
         camp.wait_for_state(id, "Rq")
     camp.wait_for("a second run", partial(is_run_again, file))
     file.with_name("noticed.go").touch()

@@ -119,31 +119,42 @@ def told(environment: str) -> str:
 CORRECT = "RESULT STATE CORRECT"
 
 
-def test_request_becomes_a_variable_and_fits_hosts_that_offer_any(verify: Verifier) -> None:
+def test_request_becomes_a_variable_and_is_left(verify: Verifier) -> None:
     said = verify(l_hard="h_rt=60,env=debian12")
-    assert said == [told("debian12"), "PARAM l_hard h_rt=60,env=debian12|any", CORRECT]
-    # What it has changed before, it leaves as it is.
-    assert verify(l_hard="env=debian12|any") == [told("debian12"), CORRECT]
+    assert said == [told("debian12"), CORRECT]
+    # As it was to be asked for before.
+    said = verify(l_hard="env=debian12|any")
+    assert said == [told("debian12"), "PARAM l_hard env=debian12", CORRECT]
 
 
 @pytest.mark.parametrize("rules", ["=environments\tmini\n=nodes\tbig\tsmall\nbig\t-\tcms\n"])
 def test_job_for_a_worker_node_fits_no_other_host(verify: Verifier) -> None:
     """And asks for what nobody else does."""
-    asked = "PARAM l_hard env={},encamp_node=TRUE"
-    assert verify(l_hard="env=small") == [told("small"), asked.format("small"), CORRECT]
-    assert verify(l_hard="env=big|any") == [told("big"), asked.format("big"), CORRECT]
-    assert verify(P="cms") == [told("big"), asked.format("big"), CORRECT]
-    assert verify(l_hard="env=mini")[1] == "PARAM l_hard env=mini|any"
+    small, big = (f"PARAM l_hard env={name},encamp_node={name}" for name in ("small", "big"))
+    assert verify(l_hard="env=small") == [told("small"), small, CORRECT]
+    assert verify(l_hard="env=big|any") == [told("big"), big, CORRECT]
+    assert verify(P="cms") == [told("big"), big, CORRECT]
+    assert verify(l_hard="env=mini") == [told("mini"), CORRECT]
     assert verify(l_hard="env=other")[0].startswith("RESULT STATE REJECT There is no environment")
     # What it has changed before, it leaves as it is.
-    assert verify(l_hard="env=big,encamp_node=TRUE") == [told("big"), CORRECT]
+    assert verify(l_hard="env=big,encamp_node=big") == [told("big"), CORRECT]
+    assert verify(l_hard="env=big,encamp_node=small") == [told("big"), big, CORRECT]
+
+
+@pytest.mark.parametrize("rules", ["=environments\tmini\n=nodes\tbig\n"])
+def test_worker_node_need_not_be_there_when_its_job_is_submitted(verify: Verifier) -> None:
+    """Whatever Grid Engine is to find out then: it may come for that job."""
+    for check in ("e", "w"):
+        assert "PARAM w n" in verify(l_hard="env=big", w=check)
+        assert verify(l_hard="env=mini", w=check) == [told("mini"), CORRECT]
+    assert "PARAM w n" not in verify(l_hard="env=big", w="n")
 
 
 @pytest.mark.parametrize("rules", ["=environments\tmini\n=nodes\tbig\n"])
 def test_other_jobs_cannot_ask_for_worker_nodes(verify: Verifier) -> None:
     assert verify(l_hard="encamp_node=TRUE,h_rt=60")[1] == "PARAM l_hard h_rt=60"
-    assert verify(l_hard="encamp_node=TRUE,env=mini")[1] == "PARAM l_hard env=mini|any"
-    assert verify(l_hard="env=mini|any,encamp_node=1")[1] == "PARAM l_hard env=mini|any"
+    assert verify(l_hard="encamp_node=TRUE,env=mini")[1] == "PARAM l_hard env=mini"
+    assert verify(l_hard="env=mini,encamp_node=big")[1] == "PARAM l_hard env=mini"
 
 
 def test_job_without_request_is_left_alone(verify: Verifier) -> None:
@@ -193,7 +204,7 @@ def test_login_is_in_no_environment(verify: Verifier) -> None:
 
 @pytest.mark.parametrize("rules", [RULES])
 def test_rules_decide_about_jobs_that_name_none(verify: Verifier) -> None:
-    assert verify() == [told("mini"), "PARAM l_hard env=mini|any", CORRECT]
+    assert verify() == [told("mini"), "PARAM l_hard env=mini", CORRECT]
     assert verify(P="cms")[0] == told("old")
     assert verify(USER="root") == [told("none"), CORRECT]
     assert verify(USER="bob") == [told("none"), CORRECT]
@@ -278,7 +289,7 @@ def test_verifier_that_the_site_had_is_asked_first(tmp_path: Path) -> None:
     said = verify()
     assert verify.begun == ["SEND ENV", "STARTED"]
     wanted = ["PARAM l_hard h_rt=60,env=other", told("other")]
-    assert said == [*wanted, "PARAM l_hard h_rt=60,env=other|any", CORRECT]
+    assert said == [*wanted, CORRECT]
     assert verify(P="forbidden") == ["RESULT STATE REJECT not today"]
     assert verify.end() == 0
     heard = log.read_text().splitlines()

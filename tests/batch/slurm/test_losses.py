@@ -214,10 +214,9 @@ def test_a_job_runs_again_though_slurm_has_seen_its_starters_end(camp: Camp, use
     """If nobody is left to keep it from Slurm."""
     job = begun(camp, user)
     camp.agents[0].kill()
-    guard = starter_of(camp, job, "encamp-guard")
-    starter = starter_of(camp, job)
+    guard, starter = starter_of(camp, job, "encamp-guard"), starter_of(camp, job)
+    os.kill(starter, signal.SIGKILL)  # First: else it has another guard.
     os.kill(guard, signal.SIGKILL)
-    os.kill(starter, signal.SIGKILL)
     camp.wait_for_state(job, "FAILED")
     camp.start_agent(0)
     camp.wait_for_text(user.directory / "story", "begin 1\n")

@@ -177,9 +177,11 @@ class Door:
         while self._started:
             process = self._started.pop()
             if process.poll() is None:
-                for guard in guards(process.pid):
-                    os.kill(guard, signal.SIGKILL)
-                process.kill()
+                found = guards(process.pid)
+                process.kill()  # First: else it has another one.
+                for guard in found:
+                    with suppress(ProcessLookupError):
+                        os.kill(guard, signal.SIGKILL)
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()

@@ -98,6 +98,32 @@ def test_nobody_learns_of_a_starters_end_before_it_is_decided(door: Door, script
     wait_for(lambda: not Path(f"/proc/{third.pid}").exists())
 
 
+@pytest.mark.parametrize("when", ["before the door opens", "while its job runs"])
+def test_a_guard_that_is_killed_has_a_successor(
+    door: Door, absent: Door, script: Path, when: str
+) -> None:
+    waits = when.startswith("before")
+    process = (absent if waits else door).start("slurm:mini", script)
+    if not waits:
+        door.accept().answer(b"B")
+    for _ in range(3):
+        guard = guard_of(process)
+        os.kill(guard, signal.SIGKILL)
+        wait_for(lambda guard=guard: tracer(process.pid) not in (0, guard))  # type: ignore[misc]
+    successor = guard_of(process)
+    assert not is_held(process.pid, successor)
+    process.kill()
+    wait_for(lambda: is_held(process.pid, successor))
+    if not waits:
+        visit = door.accept()
+        assert (visit.pid, read_job(visit.payload).over) == (successor, process.pid)
+        visit.answer(b"P")
+        assert door.finish(process)[0] == -signal.SIGKILL
+    else:
+        os.kill(successor, signal.SIGKILL)
+        assert absent.finish(process)[0] == -signal.SIGKILL
+
+
 def test_it_holds_nothing_of_the_job_and_does_not_look_like_its_starter(
     door: Door, script: Path
 ) -> None:

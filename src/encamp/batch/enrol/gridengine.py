@@ -1,7 +1,7 @@
 """Grid Engine's execution hosts that are machines. They are in a queue of their own, which has no
-starter: what is sent there runs there. Jobs that ask for an environment (`-l env=NAME`) find the
-hosts that offer it. No others come: the verifier of jobs has those ask for what such hosts force
-jobs to ask for."""
+starter: what is sent there runs there. The verifier of jobs has those that name such an environment
+(`-l env=NAME`) ask for what these hosts force jobs to ask for, by that name, so that no others
+come."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import ClassVar
 from encamp.batch.enrol.accounts import PLACE, accounts, joining
 from encamp.batch.enrol.workers import Seen, Workers, listens, refused, taken
 from encamp.batch.gridengine.answers import (
+    ANYWHERE,
     FOR_NODES,
     Listed,
     read_jobs,
@@ -72,8 +73,8 @@ class GridEngineWorkers(Workers):
         if seen is None:
             return
         shown = self._call("qconf", "-se", name, purpose=f"asking Grid Engine for host {name}")
-        offers = next(read_values(shown)).get("complex_values", "").split(",")
-        if not any(offer.startswith("env=") for offer in offers):
+        offered = next(read_values(shown)).get("complex_values", "").split(",")
+        if not any(offer.startswith(f"{FOR_NODES}=") for offer in offered):
             raise taken(name, "Grid Engine", "it is a host of the site's, and no machine's")
         if not seen.up or address is None:
             return
@@ -85,7 +86,7 @@ class GridEngineWorkers(Workers):
     def register(self, machine: Machine, environment: Environment) -> None:
         if machine.name in self.look([machine.name]):
             self.lost(machine.name)
-        offered = f"env={environment.name},slots={machine.size.cpus},{FOR_NODES}=TRUE"
+        offered = ",".join([*offers(environment.name), f"slots={machine.size.cpus}"])
         self._check_complexes()
         self._have_queue()
         self._tell("qconf", "-ah", machine.name)
@@ -175,12 +176,13 @@ class GridEngineWorkers(Workers):
     def send_on(self, nodes: Mapping[str, str]) -> None:
         """No job is sent that cannot run there; but hosts that have joined when none was forced to
         ask for them are told now."""
-        said = self._of_queue("qselect", "-l", f"{FOR_NODES}=TRUE") if nodes else ""
+        said = self._of_queue("qselect", "-l", f"{FOR_NODES}=*") if nodes else ""
         lacking = nodes.keys() - {instance.partition("@")[2] for instance in said.split()}
         if not lacking or FOR_NODES not in self._complexes():
             return
         for node in sorted(lacking):
-            self._tell("qconf", "-aattr", "exechost", "complex_values", f"{FOR_NODES}=TRUE", node)
+            for offer in offers(nodes[node]):
+                self._tell("qconf", "-aattr", "exechost", "complex_values", offer, node)
 
     def close(self, node: str, reason: str) -> None:
         try:
@@ -230,6 +232,11 @@ class GridEngineWorkers(Workers):
         except EncampError as error:
             if THERE not in error.detail:
                 raise
+
+
+def offers(environment: str) -> tuple[str, ...]:
+    """What hosts offer that jobs for this environment look for, and no others can do with."""
+    return f"env={ANYWHERE}", f"{FOR_NODES}={environment}"
 
 
 def _lines(path: Path) -> list[str]:

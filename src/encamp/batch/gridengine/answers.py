@@ -13,9 +13,12 @@ import msgspec
 from encamp.model.errors import Code, EncampError
 
 ANYWHERE = "any"
-"""What hosts offer that make machines of every environment; requests have it beside the name."""
+"""What hosts offer that may get jobs for an environment: none has that name, and jobs go where
+another one is offered than they have asked for. Grid Engine asks whether a job can run anywhere
+(`-w e`) also before its verifier has seen it, and so a plain name has to fit every such host."""
 FOR_NODES = "encamp_node"
-"""What jobs for worker nodes ask for, and no others do: a forced complex of such hosts."""
+"""What jobs for worker nodes ask for by the environment's name, and no others do: a forced complex
+of such hosts."""
 UNITS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 UNITS |= {"t": 10**12, "T": 2**40}
 AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?)([kKmMgGtT]?)")

@@ -9,8 +9,8 @@ set -f +B
 rules='@ENCAMP_RULES@'
 site_jsv='@ENCAMP_SITE_JSV@'
 name_pattern='^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'
-anywhere=any   # What hosts offer that make machines of every environment.
-for_nodes=encamp_node   # What a job must ask for to be sent to a worker node.
+anywhere=any   # What hosts offer that make machines. Jobs go where another name is offered than theirs.
+for_nodes=encamp_node   # What a job must ask for to be sent to a worker node, by its environment.
 
 reject() {
     printf 'RESULT STATE REJECT %s\n' "$1"
@@ -126,7 +126,11 @@ verify() {
     fi
     if [[ -n $wanted && $wanted != none ]]; then
         hard+=${hard:+,}env=$wanted
-        if has_nodes "$wanted"; then hard+=,$for_nodes=TRUE; else hard+=\|$anywhere; fi
+        if has_nodes "$wanted"; then
+            hard+=,$for_nodes=$wanted
+            # Such a host may come for this very job: that there is none yet is no mistake.
+            [[ ${params[w]} != [ew] ]] || printf 'PARAM w n\n'
+        fi
     fi
     if [[ -n $wanted ]]; then
         printf 'ENV ADD ENCAMP_ENVIRONMENT %s\n' "$wanted"

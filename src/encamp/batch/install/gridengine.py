@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from encamp.batch.gridengine.answers import FOR_NODES
+from encamp.batch.gridengine.answers import ANYWHERE, FOR_NODES
 from encamp.batch.install import objects
 from encamp.batch.install.changes import Change, Installed, Object, Plan
 from encamp.batch.install.gridengine_rules import rules_text
@@ -19,9 +19,11 @@ from encamp.batch.install.offers import OTHERS, with_offer
 from encamp.batch.install.wanted import Wanted, directories, own_file, settings_of, shipped
 from encamp.model.errors import Code, EncampError
 
-COMPLEXES = ("env env RESTRING == YES NO NONE 0", "bait bait RESTRING == NO NO NONE 0")
+COMPLEXES = ("env env RESTRING != YES NO NONE 0", "bait bait RESTRING == NO NO NONE 0")
 """What jobs name their environment by; and where a host that is closed says why."""
-NODE_COMPLEX = f"{FOR_NODES} {FOR_NODES} BOOL == FORCED NO 0 0"
+FORMER = ("env env RESTRING == YES NO NONE 0",)
+"""How we have described them before."""
+NODE_COMPLEX = f"{FOR_NODES} {FOR_NODES} RESTRING == FORCED NO NONE 0"
 """What keeps jobs from worker nodes that are not for them."""
 CALENDAR, CLOSED = "encamp", "year NONE\nweek mon-sun=off"
 """What a closed host's queues go by."""
@@ -38,8 +40,8 @@ NOT_VERIFIED = (
     *("p", "pe_name", "pe_min", "q_soft", "R", "r", "S", "t", "w"),
 )
 """and all that our verifier does not go by."""
-ANYTHING = "env=any"
-"""What queues offer whose hosts make machines of every environment."""
+ANYTHING = f"env={ANYWHERE}"
+"""What queues offer whose hosts make machines."""
 GLOBAL = "global"
 NODES = "@encamp"
 """The group of hosts that are machines, and worker nodes."""
@@ -148,15 +150,15 @@ def _complexes(wanted: GridEngineWanted, found: Cell) -> list[Object]:
     for line in (*COMPLEXES, *((NODE_COMPLEX,) if wanted.nodes else ())):
         name = line.split()[0]
         present = objects.complex_line(found.complexes, name)
-        if present and present != line:
+        if present and present not in (line, *FORMER):
             raise EncampError(
                 Code.WRONG_STATE,
                 f"There is a complex '{name}' already, and it is another one: {present}",
                 f"Encamp needs one of this name. Give the site's own another name, or make it"
                 f" '{line}' with 'qconf -mc'.",
             )
-        if not present:
-            changes.append(_object(wanted, objects.COMPLEX, name, "", before="", after=line))
+        if present != line:
+            changes.append(_object(wanted, objects.COMPLEX, name, "", before=present, after=line))
     return changes
 
 

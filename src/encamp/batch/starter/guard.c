@@ -21,10 +21,14 @@ enum {
     DOOR_MS = PATIENCE_MS / 2, /* Slurm closes nodes on which it cannot end a job for a minute */
     DOOR_LONG_MS = PATIENCE_MS * 10, /* Grid Engine waits, and what it would do is put off, or held */
     LOOK_MS = 2000, /* between two looks at whether somebody has ended the job meanwhile */
+    GUARDS_MOST = 100, /* whoever kills as many of them means it */
 };
 
 static const char title[] = "encamp-guard";
 static pid_t guard = -1;
+static unsigned guards;
+static const struct job *guarded;
+static char **called_with;
 static volatile bool *ended; /* both have it: the job's command has */
 
 /* ── the guard itself ─────────────────────────────────────────────────────────────────────────── */
@@ -157,20 +161,39 @@ static _Noreturn void be_guard(const struct job *starters, pid_t starter, char *
 
 /* ── and who has it ───────────────────────────────────────────────────────────────────────────── */
 
-void guard_start(const struct job *job, char **argv)
+static void have_guard(void)
 {
     pid_t starter = getpid();
 
+    guard = guards++ < GUARDS_MOST ? fork() : -1;
+    if (guard == 0)
+        be_guard(guarded, starter, called_with);
+    if (guard > 0)
+        prctl(PR_SET_PTRACER, guard); /* where that has to be allowed */
+}
+
+void guard_start(const struct job *job, char **argv)
+{
     if (!job->comes_back)
         return;
     ended = mmap(NULL, sizeof *ended, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ended == MAP_FAILED)
         return;
-    guard = fork();
-    if (guard == 0)
-        be_guard(job, starter, argv);
-    if (guard > 0)
-        prctl(PR_SET_PTRACER, guard); /* where that has to be allowed */
+    guarded = job;
+    called_with = argv;
+    have_guard();
+}
+
+/* One that has ended by itself may not trace us, and the next one might not either. */
+void guard_renew(void)
+{
+    int status;
+
+    if (guard <= 0 || waitpid(guard, &status, WNOHANG) != guard)
+        return;
+    guard = -1;
+    if (WIFSIGNALED(status) && !*ended)
+        have_guard();
 }
 
 void guard_tell_ended(void)

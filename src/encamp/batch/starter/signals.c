@@ -78,6 +78,8 @@ int signals_next(void)
     struct signalfd_siginfo info;
 
     while (read(descriptor, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            guard_renew();
         if (concerns_the_job((int)info.ssi_signo))
             return (int)info.ssi_signo;
     }

@@ -120,6 +120,7 @@ struct answer talk(int door, const struct request *request, bool *begun);
 
 /* guard.c: if we are killed, nobody learns it before it is decided what becomes of the job */
 void guard_start(const struct job *job, char **argv);
+void guard_renew(void); /* if somebody has killed it */
 void guard_tell_ended(void); /* the job's command has: it is not to come back */
 void guard_end(void); /* from now on our end is what anybody may take it for */
 
