@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from encamp.model.batch_record import Outcome
 from tests.batch.gridengine.camping import Camp, Person
+from tests.batch.gridengine.losing import outcomes_of
 
 pytestmark = [
     pytest.mark.site,
@@ -150,6 +152,62 @@ while :; do sleep 0.2; done
     camp.site.run_as(alice.name, ["qdel", id])
     camp.ended(id)
     assert camp.output(alice, id).split() == ["up", "warned"]
+
+
+@pytest.fixture
+def signals_as_methods(camp: Camp) -> Iterator[None]:
+    """What the queue does to jobs is to send them signals of the site's choice."""
+    methods = {
+        "suspend_method": "SIGUSR2",
+        "resume_method": "SIGHUP",
+        "terminate_method": "SIGTERM",
+    }
+    before = {name: camp.queue_value(name) for name in methods}
+    camp.site.change("q", camp.site.queue, **methods)
+    yield
+    camp.site.change("q", camp.site.queue, **before)
+
+
+@pytest.mark.usefixtures("signals_as_methods")
+@pytest.mark.parametrize("parallel", [(), ("-pe", "smp", "2")])
+def test_signals_that_are_a_queues_methods_reach_the_job_and_end_nothing_else(
+    camp: Camp, alice: Person, parallel: tuple[str, ...]
+) -> None:
+    """Grid Engine sends them to all that carries the job's group."""
+    script = """#!/bin/sh
+trap 'echo suspended' USR2
+trap 'echo resumed' HUP
+trap 'echo ended; exit 7' TERM
+echo up
+while :; do sleep 0.2; done
+"""
+    id = camp.submit(alice, *MINI, *parallel, script=script)
+    camp.printed(alice, id, "up")
+    for command, heard in (
+        (["qmod", "-sj"], "suspended"),
+        (["qmod", "-usj"], "resumed"),
+        (["qdel"], "ended"),
+    ):
+        camp.site.run_as(alice.name, [*command, id])
+        camp.printed(alice, id, heard)
+    camp.ended(id)
+    assert camp.output(alice, id).split() == ["up", "suspended", "resumed", "ended"]
+    assert outcomes_of(camp, id) == [Outcome.DONE]
+    assert "queued again" not in camp.output(alice, id, stream="e")
+
+
+def test_job_can_run_by_the_word_of_grid_engine_before_it_is_submitted(
+    camp: Camp, alice: Person
+) -> None:
+    """DRMAA asks that, too."""
+    id = camp.submit(alice, *MINI, "-w", "e", script="uname -n\n")
+    camp.ended(id)
+    assert camp.output(alice, id).startswith("mini-")
+    words = ["qsub", "-b", "y", *MINI, "-w", "v"]
+    said = camp.site.run_as(alice.name, [*words, "true"])
+    assert "found suitable queue" in said.stdout + said.stderr
+    said = camp.site.run_as(alice.name, [*words, "-l", "arch=none", "true"], check=False)
+    assert "no suitable queue" in said.stdout + said.stderr
 
 
 def test_suspended_job_stands_still_and_goes_on(camp: Camp, alice: Person) -> None:

@@ -4,7 +4,6 @@ process becomes the owner of the job."""
 from __future__ import annotations
 
 import os
-import signal
 
 import msgspec
 
@@ -12,6 +11,7 @@ from encamp.agent import owners
 from encamp.agent.bait.choosing import may_stay
 from encamp.agent.bait.errand import Errand
 from encamp.agent.bait.grouping import Groups
+from encamp.agent.bait.shielding import shielded
 from encamp.agent.commands.family import die_with
 from encamp.agent.commands.fetching import Fetching, missing
 from encamp.agent.commands.plugin import Context
@@ -27,13 +27,6 @@ class Ground:
     """Made while the process still has the agent's rights; `take` gives them up."""
 
     def __init__(self, context: Context, errand: dict[str, Value]) -> None:
-        # A pipe of the job's that nobody reads is the job's business, and not the end of this
-        # process.
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        # What a batch system lets a job know it may send to everything that is the job's: this
-        # process and its machine, too. The job itself hears it from its starter.
-        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU):
-            signal.signal(number, signal.SIG_IGN)
         self.errand = msgspec.convert(errand, Errand)
         starter = self.errand.starter
         self._agent = context.home
@@ -55,9 +48,10 @@ class Ground:
         # A machine that may stay is not to be found by what ends all that is left of its job.
         groups = [group for group in starter.groups if group not in self.errand.marks]
         account = owners.by_number(starter.uid)
-        self._home = owners.become(account, self._agent, gid=starter.gid, groups=groups)
-        # Whoever changes its user is no longer told of its parent's death.
-        die_with(parent)
+        with shielded(parent):
+            self._home = owners.become(account, self._agent, gid=starter.gid, groups=groups)
+            # Whoever changes its user is no longer told of its parent's death.
+            die_with(parent)
 
     def keeper(self) -> Keeper:
         """Of the owner's machines."""
