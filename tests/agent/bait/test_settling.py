@@ -13,7 +13,7 @@ import pytest
 
 from encamp.agent.bait import settling
 from encamp.agent.bait.records import Records, found
-from encamp.agent.bait.settling import Settling
+from encamp.agent.bait.settling import Lost, Settling
 from encamp.batch.system import EndingError
 from encamp.home import Home
 from encamp.model.batch import BatchJob, BatchSettings, Task
@@ -42,6 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(settling, "time", made)
     monkeypatch.setattr(settling, "LONGEST_DELAY", 0.01)
+    monkeypatch.setattr(settling, "RACING_DELAY", 0.01)
     return made
 
 
@@ -307,3 +308,15 @@ def test_what_is_not_decided_is_left_to_the_next_agent(home: Home) -> None:
 
     asyncio.run(main())
     assert [one.key for one in kept.running()] == ["k"]
+
+
+def test_batch_system_that_may_forget_a_job_is_asked_often() -> None:
+    """Until the job is in the queue; before it is known to go back, there is time."""
+    job = BatchJob(system="pretended", id="17", uid=1000)
+    lost = Lost("k", job, Task(), settling.PATIENCE, is_gone=True)
+    assert lost.longest_delay(is_away=False) == settling.LONGEST_DELAY
+    assert lost.longest_delay(is_away=True) == settling.RACING_DELAY
+    lost.back = WayBack(left="left", outcome=Outcome.GIVEN_BACK, reason="why")
+    assert lost.longest_delay(is_away=False) == settling.RACING_DELAY
+    lost.is_sent = True
+    assert lost.longest_delay(is_away=False) == settling.SENT_DELAY

@@ -357,6 +357,8 @@ def test_job_is_put_back_when_tasks_of_it_on_its_host_have_ended(
     task = place.directory / "1.here"
     task.mkdir()
     place.bring_back()
+    usage = place.directory / "usage"
+    usage.unlink()  # Somebody keeps the end of its starter from Grid Engine.
     for _ in range(2):
         waits = refused(place.finish)
         assert (waits.transient, isinstance(waits, EndingError)) == (True, False)
@@ -364,8 +366,14 @@ def test_job_is_put_back_when_tasks_of_it_on_its_host_have_ended(
     task.rmdir()
     assert isinstance(refused(place.finish), EndingError)
     assert place.called("qmod") == ["qmod -rj 7"]
-    # They are not waited for without end.
+    # Nor are they waited for when Grid Engine has seen that the script has ended, and forgets it;
     task.mkdir()
+    place.forget_calls()
+    usage.write_text("signal=9\n")
+    assert isinstance(refused(place.finish), EndingError)
+    assert place.called("qmod") == ["qmod -rj 7"]
+    # or without end.
+    usage.unlink()
     place.forget_calls()
     monkeypatch.setattr(returning, "TASKS_END", -1.0)
     assert isinstance(refused(place.finish), EndingError)

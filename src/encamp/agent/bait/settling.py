@@ -25,7 +25,10 @@ ORPHANED = 90.0
 FIRST_DELAY, LONGEST_DELAY = 0.05, 10.0
 """Seconds between two questions; they grow from one to the other,"""
 SENT_DELAY = 2.0
-"""or to this, of a job that waits in the queue for nothing else."""
+"""or to this, of a job that waits in the queue for nothing else;"""
+RACING_DELAY = 0.5
+"""or to this, of one that is not there yet, and that a batch system which sees its end may forget
+within a second."""
 
 VERDICTS = frozenset({Code.WRONG_STATE, Code.INPUT_MISSING, Code.NOT_PERMITTED})
 """What a batch system means to stay so. Whatever else fails says nothing about the job."""
@@ -59,6 +62,12 @@ class Lost:
         self.back = back
         self.is_sent = False
         """It is back in the queue; what is left to do there takes its time."""
+
+    def longest_delay(self, *, is_away: bool) -> float:
+        """`is_away`: its batch system is, which may forget it as soon as it is back."""
+        if self.is_sent:
+            return SENT_DELAY
+        return RACING_DELAY if is_away or self.back is not None else LONGEST_DELAY
 
 
 class Settling:
@@ -157,7 +166,7 @@ class Settling:
     async def _settle(self, lost: Lost) -> None:
         job, record = lost.job, lost.record
         end = time.monotonic() + lost.patience
-        delay, said = FIRST_DELAY, ""
+        delay, said, is_away = FIRST_DELAY, "", False
         outcome, reason = Outcome.LOST, NOT_SEEN
         while time.monotonic() < end:
             try:
@@ -177,10 +186,11 @@ class Settling:
                 if is_final and (lost.is_gone or lost.back or job.id in self._held):
                     outcome, reason = Outcome.KILLED, f"{GONE} {said}"
                     break
+                is_away = error.code is Code.UNREACHABLE
             except Exception:
                 LOG.exception("It is not known what became of job %s.", job.id)
             await asyncio.sleep(delay)
-            delay = min(SENT_DELAY if lost.is_sent else LONGEST_DELAY, delay * 1.5)
+            delay = min(lost.longest_delay(is_away=is_away), delay * 1.5)
         else:
             reason = f"{NOT_SEEN} {said}".rstrip()
         if lost.is_sent and lost.back is not None and outcome is not lost.back.outcome:

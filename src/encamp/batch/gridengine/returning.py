@@ -20,7 +20,7 @@ import msgspec
 
 from encamp.batch.gridengine.answers import Detail, Listed, read_values
 from encamp.batch.gridengine.calls import Calls
-from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, has_asked, stays
+from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, USAGE, has_asked, stays
 from encamp.batch.gridengine.jobs import Jobs, noted_as, reason_noted
 from encamp.batch.gridengine.shepherd import Shepherd, shepherds
 from encamp.batch.system import EndingError
@@ -140,10 +140,12 @@ class Returning:
     def _await_tasks(self, id: str, lost: Lost) -> None:
         """Programs that a lost script has begun on its own host end by themselves, with its machine
         or soon after. If Grid Engine heard of that after it has put the job back, its daemon
-        (8.1.9) would keep the job in mind for ever, and never begin it there again."""
+        (8.1.9) would keep the job in mind for ever, and never begin it there again. But once it has
+        seen the script's end, which nobody keeps from it any more, it forgets the job at once."""
         begun = self._awaited.setdefault(lost, time.monotonic())
-        is_over = time.monotonic() - begun > TASKS_END
-        if not lost.part and not is_over and _has_tasks(Path(lost.directory)):
+        directory = Path(lost.directory)
+        is_over = time.monotonic() - begun > TASKS_END or (directory / USAGE).exists()
+        if not lost.part and not is_over and _has_tasks(directory):
             raise EncampError(
                 Code.WRONG_STATE, f"Tasks of job {id} have not ended yet.", transient=True
             )
