@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 PYTEST_ARGUMENTS ?=
 # Tests spend much of their time waiting for machines and daemons: there are more of them than
 # processors. More than four at a time were never tried.
-TESTS_AT_ONCE ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
+TESTS_AT_ONCE ?= $(shell n=$$(($$(nproc) + 2)); echo $$((n < 4 ? n : 4)))
 
 # The command line is started thousands of times: Python compiles it once, not each time.
 unexport PYTHONDONTWRITEBYTECODE

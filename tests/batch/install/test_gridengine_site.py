@@ -17,7 +17,8 @@ import pytest
 
 from encamp.batch.gridengine.cell import with_values
 from encamp.batch.gridengine.site import GridEngineSite
-from encamp.batch.install.objects import ask, attributes
+from encamp.batch.install.gridengine import COMPLEXES, FORMER
+from encamp.batch.install.objects import ask, attributes, complex_line
 from encamp.model.errors import EncampError
 from tests.batch.install.conftest import snapshot
 from tests.conftest import ENCAMP
@@ -179,12 +180,29 @@ def test_environments_are_offered_on_hosts_with_lists_of_their_own_until_it_is_u
         offers = attributes(site.qconf("-sq", "main.q").stdout)["complex_values"]
         assert offers == "env=any,[node2=env=any,gpu=4]"
         assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of("-l", "env=mini,gpu=1")
-        chosen = site.gridengine.run(["qselect", "-l", "env=any,gpu=1"]).stdout.split()
+        chosen = site.gridengine.run(["qselect", "-l", "env=mini,gpu=1"]).stdout.split()
         assert chosen == ["main.q@node2"]
         site.encamp("uninstall", "--yes")
         assert site.looks() == before
     finally:
         site.qconf("-purge", "queue", "complex_values", "main.q@node2")
+        site.gridengine.tell("-Mc", complexes)
+
+
+def test_complex_as_it_was_described_before_is_brought_up_to_date(site: Site) -> None:
+    """Also where hosts offer it."""
+    complexes = site.qconf("-sc").stdout
+    site.gridengine.tell("-Mc", f"{complexes}{FORMER[0]}\n")
+    site.qconf("-rattr", "queue", "complex_values", "env=any", "main.q")
+    before = site.looks()
+    try:
+        site.install()
+        assert complex_line(site.qconf("-sc").stdout, "env") == COMPLEXES[0]
+        assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of("-w", "e", "-l", "env=mini")
+        site.encamp("uninstall", "--yes")
+        assert site.looks() == before
+    finally:
+        site.qconf("-rattr", "queue", "complex_values", "NONE", "main.q")
         site.gridengine.tell("-Mc", complexes)
 
 
