@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -57,6 +58,27 @@ def test_children_of_a_program_are_gone_when_it_is_ended() -> None:
     programs.end_group(process)
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_a_program_that_has_sigterm_blocked_from_us_is_ended_by_what_it_hears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    send = os.killpg
+
+    def noted(pid: int, number: int) -> None:
+        sent.append(number)
+        send(pid, number)
+
+    monkeypatch.setattr(os, "killpg", noted)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        process: programs.Program[str] = programs.Program(["sleep", "600"], text=True)
+        programs.end_group(process)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert sent[0] == signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_silent_program_is_ended() -> None:

@@ -276,7 +276,10 @@ def failure(
 
 def end_group(process: Program[str] | Program[bytes]) -> None:
     """End a program and everything it started: politely, then not; and see them gone."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     for number in (signal.SIGTERM, signal.SIGKILL):
+        if number in blocked:
+            continue  # It has that from us, and would not hear it.
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:

@@ -253,6 +253,8 @@ def test_jobs_that_are_not_for_a_node_wait_though_no_other_host_is_free(master: 
             # So it is with one that has joined when nobody had to ask for it.
             tell(["qhold", *others])
             tell(["qconf", "-dattr", "exechost", "complex_values", "encamp_node", name])
+            offer = "env=tiny-gridengine"
+            tell(["qconf", "-mattr", "exechost", "complex_values", offer, name])
             master.look()
             tell(["qrls", *others])
     finally:

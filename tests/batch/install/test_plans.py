@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from encamp.batch.install import gridengine, slurm
-from encamp.batch.install.changes import Change, Edit, File, Installed, Object, Plan
-from encamp.batch.install.gridengine import CLOSED, COMPLEXES, Cell, GridEngineWanted
+from encamp.batch.install.changes import Change, Edit, File, Installed, Object, Plan, merged
+from encamp.batch.install.gridengine import CLOSED, COMPLEXES, FORMER
+from encamp.batch.install.gridengine_cell import Cell, GridEngineWanted
 from encamp.batch.install.gridengine_rules import rules_text as gridengine_rules
 from encamp.batch.install.masters import Masters, is_same
 from encamp.batch.install.offers import with_offer
@@ -286,6 +287,29 @@ def test_list_that_an_administrator_has_changed_since_is_left_and_told() -> None
         assert modifiable(again) == ""
         assert told in "".join(again.warnings)
         assert ("jsv_allowed_mod" in "".join(again.warnings)) == bool(told)
+
+
+def test_offers_that_an_administrator_has_changed_since_are_left_and_told() -> None:
+    recorded = merged((), gridengine_plan(cell()).changes)
+    former = Installed(system="gridengine", version="1", when=0.0, changes=recorded)
+    key = ("queue", "long.q", "complex_values")
+    offers = {"starter_method": STARTER, "complex_values": "env=any,[n2=gpu=4]"}
+    again = gridengine_plan(cell(queues={"long.q": offers}), former)
+    assert key not in objects(again)
+    assert "complex_values 'env=any,[n2=env=any,gpu=4]' long.q" in "".join(again.warnings)
+    # What we have made of it, or what was there before, is not.
+    for present in ("NONE", "env=any"):
+        queue = {"starter_method": STARTER, "complex_values": present}
+        again = gridengine_plan(cell(queues={"long.q": queue}), former)
+        assert (key in objects(again)) == (present == "NONE")
+        assert "long.q" not in "".join(again.warnings)
+
+
+def test_jobs_that_wait_in_vain_after_a_complex_has_changed_are_told() -> None:
+    plan = gridengine_plan(cell(complexes="\n".join([*FORMER, COMPLEXES[1]])))
+    assert objects(plan)["complex", "env", ""] == (FORMER[0], COMPLEXES[0])
+    assert "submitted anew" in "".join(plan.warnings)
+    assert "submitted anew" not in "".join(gridengine_plan(cell()).warnings)
 
 
 @pytest.mark.parametrize(

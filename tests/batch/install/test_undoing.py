@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from encamp.batch.install import applying, recording, slurm
+from encamp.batch.install import applying, planning, recording, slurm
 from encamp.batch.install.changes import Change, State
 from encamp.model.errors import Code, EncampError
 from tests.batch.install.conftest import Host, nothing_told
@@ -140,6 +140,19 @@ def test_a_link_to_the_configuration_stays_one(prepared: Host) -> None:
     prepared.install()
     assert prepared.conf.is_symlink()
     assert "JobSubmitPlugins=partition,lua" in real.read_text()
+    prepared.uninstall()
+    assert prepared.snapshot() == before
+
+
+def test_a_site_is_the_same_whatever_link_leads_to_its_directory(prepared: Host) -> None:
+    before = prepared.snapshot()
+    prepared.install()
+    other = prepared.directory.parent / "by-another-name"
+    other.symlink_to(prepared.conf.parent)
+    try:
+        assert planning.named(str(other / prepared.conf.name)) == str(prepared.conf.resolve())
+    finally:
+        other.unlink()
     prepared.uninstall()
     assert prepared.snapshot() == before
 

@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+import psutil
 import pytest
 
+from encamp.agent.bait import frames
 from encamp.agent.bait.frames import read_job
 from encamp.agent.bait.starter import is_held, process_state
 from tests.batch.starter.double import PATIENCE, Door, Process, Visit, guards
@@ -124,6 +127,53 @@ def test_a_guard_that_is_killed_has_a_successor(
         assert absent.finish(process)[0] == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+def test_tasks_outlive_starter_and_agent_whichever_guard_there_is(
+    door: Door, tmp_path: Path, renewed: bool
+) -> None:
+    """Grid Engine ends a job for good of which it sees a task die."""
+    place = tmp_path / "job_scripts"
+    place.mkdir()
+    (place / "5").write_text("#!/bin/sh\n")
+    variables = {
+        "ENCAMP_ENVIRONMENT": "mini",
+        "JOB_ID": "5",
+        "SGE_JOB_SPOOL_DIR": str(tmp_path),
+        "SGE_STARTER_SHELL_PATH": "/bin/sh",
+        "SGE_STARTER_SHELL_START_MODE": "unix_behavior",
+    }
+    process = door.start(place / "5", variables=variables)
+    visit = door.accept()
+    visit.answer(b"B")
+    words = frames.call_words("/bin/sleep", [b"sleep", b"600"], {}, b"/")
+    paper = os.memfd_create("words")
+    os.write(paper, words)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    socket.send_fds(visit._connection, [frames.call(1)], [nothing, nothing, nothing, paper])
+    os.close(paper)
+    os.close(nothing)
+    wait_for(lambda: tasks(process))
+    [task] = tasks(process)
+    if renewed:
+        guard = guard_of(process)
+        os.kill(guard, signal.SIGKILL)
+        wait_for(lambda: tracer(process.pid) not in (0, guard))
+    second = killed(door, process)
+    second.__exit__(None, None, None)  # The agent is killed, and another one comes.
+    third = door.accept()
+    try:
+        assert state(task) == "S"
+        assert not Path(f"/proc/{third.pid}/task/{third.pid}/children").read_text()
+    finally:
+        os.kill(task, signal.SIGKILL)
+    third.answer(b"P")
+    assert door.finish(process)[0] == -signal.SIGKILL
+
+
+def tasks(process: Process) -> list[int]:
+    return [each.pid for each in psutil.Process(process.pid).children() if each.name() == "sleep"]
+
+
 def test_it_holds_nothing_of_the_job_and_does_not_look_like_its_starter(
     door: Door, script: Path
 ) -> None:
@@ -194,6 +244,25 @@ def test_it_stops_and_goes_on_as_without_a_guard(door: Door, script: Path) -> No
     assert process.poll() is None
     os.kill(process.pid, signal.SIGCONT)
     assert door.finish(process)[0] == 3
+
+
+def test_a_signal_that_stops_and_reaches_both_is_passed_on_all_the_same(
+    door: Door, script: Path
+) -> None:
+    """As Grid Engine sends it, to whatever carries the job's group."""
+    process = door.start("slurm:mini", script)
+    visit = door.accept()
+    visit.answer(b"B")
+    guard = guard_of(process)
+    for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+        for pid in (guard, process.pid):
+            os.kill(pid, number)
+        wait_for(lambda: state(process.pid) in "Tt")
+        os.kill(process.pid, signal.SIGCONT)
+        wait_for(lambda: state(process.pid) == "S")
+        assert state(guard) == "S"
+    visit.ended(0)
+    assert door.finish(process)[0] == 0
 
 
 def test_it_goes_on_when_both_were_stopped_together(door: Door, script: Path) -> None:

@@ -182,7 +182,7 @@ class GridEngineWorkers(Workers):
             return
         for node in sorted(lacking):
             for offer in offers(nodes[node]):
-                self._tell("qconf", "-aattr", "exechost", "complex_values", offer, node)
+                self._tell("qconf", "-mattr", "exechost", "complex_values", offer, node)
 
     def close(self, node: str, reason: str) -> None:
         try:

@@ -7,16 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import msgspec
-
-from encamp.batch.gridengine.answers import ANYWHERE, FOR_NODES
+from encamp.batch.gridengine.answers import FOR_NODES
 from encamp.batch.install import objects
 from encamp.batch.install.changes import Change, Installed, Object, Plan
+from encamp.batch.install.gridengine_cell import CALENDAR, Cell, GridEngineWanted, changed
+from encamp.batch.install.gridengine_queues import STARTER_METHOD, not_offered, queue_changes
 from encamp.batch.install.gridengine_rules import rules_text
 from encamp.batch.install.lines import Look
-from encamp.batch.install.masters import Masters, left_to_shadows, masters, refuse_unseen
-from encamp.batch.install.offers import OTHERS, with_offer
-from encamp.batch.install.wanted import Wanted, directories, own_file, settings_of, shipped
+from encamp.batch.install.masters import left_to_shadows, refuse_unseen
+from encamp.batch.install.wanted import directories, own_file, settings_of, shipped
 from encamp.model.errors import Code, EncampError
 
 COMPLEXES = ("env env RESTRING != YES NO NONE 0", "bait bait RESTRING == NO NO NONE 0")
@@ -25,11 +24,11 @@ FORMER = ("env env RESTRING == YES NO NONE 0",)
 """How we have described them before."""
 NODE_COMPLEX = f"{FOR_NODES} {FOR_NODES} RESTRING == FORCED NO NONE 0"
 """What keeps jobs from worker nodes that are not for them."""
-CALENDAR, CLOSED = "encamp", "year NONE\nweek mon-sun=off"
-"""What a closed host's queues go by."""
+CLOSED = "year NONE\nweek mon-sun=off"
+"""What the calendar says that a closed host's queues go by."""
 JSV, RULES = "gridengine-jsv", "gridengine-rules"
 SHIPPED_JSV = "gridengine/jsv.bash"
-STARTER_METHOD, JSV_URL, OFFERS = "starter_method", "jsv_url", "complex_values"
+JSV_URL = "jsv_url"
 MODIFIABLE = "jsv_allowed_mod"
 """What users may change of their jobs where jobs are verified:"""
 NEEDED = ("a", "ac", "h")
@@ -40,60 +39,9 @@ NOT_VERIFIED = (
     *("p", "pe_name", "pe_min", "q_soft", "R", "r", "S", "t", "w"),
 )
 """and all that our verifier does not go by."""
-ANYTHING = f"env={ANYWHERE}"
-"""What queues offer whose hosts make machines."""
 GLOBAL = "global"
-NODES = "@encamp"
-"""The group of hosts that are machines, and worker nodes."""
 SITES_OWN = re.compile(r"(?:script:)?(/[^\s@]+)", re.IGNORECASE)
 """A verifier that can be called by ours."""
-
-
-class GridEngineWanted(Wanted, frozen=True, kw_only=True):
-    queues: tuple[str, ...] = ()
-    """Those whose jobs may ask for an environment; none: all there are."""
-    surroundings: dict[str, str]
-    """SGE_ROOT and so on."""
-    shared: bool = False
-    """Does the master see the prefix of this host?"""
-
-
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What Grid Engine says about itself."""
-
-    complexes: str
-    queues: dict[str, dict[str, str]]
-    configuration: dict[str, str]
-    hosts: tuple[str, ...]
-    """Where jobs run."""
-    calendar: str
-    """What ours says, if it is there."""
-    administrative: frozenset[str]
-    submit: frozenset[str]
-    """Hosts that may change Grid Engine, and give jobs to it."""
-    masters: Masters = Masters()
-
-
-def cell(surroundings: dict[str, str]) -> Cell:
-    """Ask it."""
-
-    def said(*arguments: str) -> str:
-        return objects.ask(surroundings, *arguments)
-
-    queues = {name: objects.attributes(said("-sq", name)) for name in said("-sql").split()}
-    # Worker nodes that are machines, and their queue, have jobs without our doing.
-    others = {name: queue for name, queue in queues.items() if queue.get("hostlist") != NODES}
-    nodes = said("-shgrp_resolved", NODES).split() if len(others) < len(queues) else []
-    return Cell(
-        complexes=said("-sc"),
-        queues=others,
-        configuration=objects.attributes(said("-sconf")),
-        hosts=tuple(host for host in said("-sel").split() if host not in nodes),
-        calendar=objects.calendar(surroundings, CALENDAR),
-        administrative=frozenset(said("-sh").split()),
-        submit=frozenset(said("-ss").split()),
-        masters=masters(surroundings),
-    )
 
 
 def plan(
@@ -116,13 +64,18 @@ def plan(
         files += own_file(f"{wanted.prefix}/{JSV}", script, look, mode=0o755, watched=True)
         changes += [*_complexes(wanted, found), *_calendar(wanted, found)]
         changes += [*_hosts(wanted, found), *_modifiable(wanted, found, former)]
-        changes += [*verifier, *_queues(wanted, found)]
+        changes += [*verifier, *queue_changes(wanted, found, former)]
     above: list[Change] = list(directories([file.path for file in files]))
     return Plan(
         system=wanted.system,
         changes=(*above, *files, *changes),
         left=tuple(_left(wanted, found)),
-        warnings=(*_warnings(wanted, found, changes), *_not_modifiable(found, changes)),
+        warnings=(
+            *_warnings(wanted, found, changes),
+            *_not_modifiable(found, changes),
+            *not_offered(wanted, found, former),
+            *_in_vain(changes),
+        ),
     )
 
 
@@ -130,19 +83,6 @@ def jsv_text(rules: str, own: str = "") -> bytes:
     """The verifier of jobs, of which a site may have had one before."""
     template = shipped(SHIPPED_JSV).decode()
     return template.replace("@ENCAMP_RULES@", rules).replace("@ENCAMP_SITE_JSV@", own).encode()
-
-
-def _object(
-    wanted: GridEngineWanted, sort: str, name: str, attribute: str, **values: str
-) -> Object:
-    return Object(
-        sort=sort,
-        name=name,
-        attribute=attribute,
-        surroundings=wanted.surroundings,
-        before=values["before"],
-        after=values["after"],
-    )
 
 
 def _complexes(wanted: GridEngineWanted, found: Cell) -> list[Object]:
@@ -158,7 +98,7 @@ def _complexes(wanted: GridEngineWanted, found: Cell) -> list[Object]:
                 f" '{line}' with 'qconf -mc'.",
             )
         if present != line:
-            changes.append(_object(wanted, objects.COMPLEX, name, "", before=present, after=line))
+            changes.append(changed(wanted, objects.COMPLEX, name, "", before=present, after=line))
     return changes
 
 
@@ -171,14 +111,14 @@ def _calendar(wanted: GridEngineWanted, found: Cell) -> list[Object]:
             f"There is a calendar '{CALENDAR}' already, and it is another one.",
             f"Look at it with 'qconf -scal {CALENDAR}', and give it another name.",
         )
-    return [_object(wanted, objects.CALENDAR, CALENDAR, "", before="", after=CLOSED)]
+    return [changed(wanted, objects.CALENDAR, CALENDAR, "", before="", after=CLOSED)]
 
 
 def _hosts(wanted: GridEngineWanted, found: Cell) -> list[Object]:
     """An agent closes and opens its own host, and changes jobs that it gives back."""
     lists = ((objects.ADMINISTRATIVE, found.administrative), (objects.SUBMIT, found.submit))
     return [
-        _object(wanted, sort, host, "", before="", after=host)
+        changed(wanted, sort, host, "", before="", after=host)
         for sort, present in lists
         for host in found.hosts
         if host not in present
@@ -209,7 +149,7 @@ def _verifier(
             f"Only scripts can. Have it call {wanted.prefix}/{JSV}, or take it out with"
             " 'qconf -mconf' first.",
         )
-    change = _object(
+    change = changed(
         wanted, objects.CONFIGURATION, GLOBAL, JSV_URL, before=present or "none", after=url
     )
     return [change], own[1] if own else ""
@@ -229,7 +169,7 @@ def _modifiable(wanted: GridEngineWanted, found: Cell, former: Installed | None)
     if not missing or was_ours:
         return []
     after = ",".join([*listed, *missing])
-    return [_object(wanted, objects.CONFIGURATION, GLOBAL, MODIFIABLE, before=present, after=after)]
+    return [changed(wanted, objects.CONFIGURATION, GLOBAL, MODIFIABLE, before=present, after=after)]
 
 
 def _listed(found: Cell) -> list[str]:
@@ -248,51 +188,13 @@ def _not_modifiable(found: Cell | None, changes: Sequence[Change]) -> list[str]:
     return [f"{sentence} {MODIFIABLE} with 'qconf -mconf'."]
 
 
-def _queues(wanted: GridEngineWanted, found: Cell) -> list[Object]:
-    changes: list[Object] = []
-    for name in wanted.queues or sorted(found.queues):
-        queue = found.queues.get(name)
-        if queue is None:
-            raise EncampError(
-                Code.INPUT_MISSING,
-                f"There is no queue '{name}'.",
-                f"There are: {', '.join(sorted(found.queues)) or 'none'}.",
-            )
-        changes += _offer(wanted, name, queue)
-        present = queue.get(STARTER_METHOD, objects.NOTHING)
-        after = _begun_by(wanted.starter, present)
-        if after == present:
-            continue
-        if not after:
-            raise EncampError(
-                Code.WRONG_STATE,
-                f"Queue '{name}' has a {STARTER_METHOD} of its own: {present}",
-                "Choose other queues with --queue, or take it out with 'qconf -mq' first.",
-            )
-        changes.append(
-            _object(wanted, objects.QUEUE, name, STARTER_METHOD, before=present, after=after)
-        )
-    return changes
-
-
-def _begun_by(starter: str, present: str) -> str:
-    """The starter, also for hosts that a queue names apart, as in `NONE,[@small=NONE]`; empty if
-    something else begins jobs on any."""
-    others = [(found[1], found[2]) for found in OTHERS.finditer(present)]
-    values = {present.partition("[")[0].rstrip(", "), *(value for _, value in others)}
-    if values == {starter}:
-        return present
-    if {value.upper() for value in values} != {objects.NOTHING}:
-        return ""
-    return ",".join([starter, *(f"[{hosts}={starter}]" for hosts, _ in others)])
-
-
-def _offer(wanted: GridEngineWanted, name: str, queue: dict[str, str]) -> list[Object]:
-    present = queue.get(OFFERS, objects.NOTHING)
-    after = with_offer(present, ANYTHING)
-    if after == present:
+def _in_vain(changes: Sequence[Change]) -> list[str]:
+    if not any(isinstance(change, Object) and change.before in FORMER for change in changes):
         return []
-    return [_object(wanted, objects.QUEUE, name, OFFERS, before=present, after=after)]
+    sentence = (
+        "Jobs with an environment that wait now have asked for it in a way that no host offers"
+    )
+    return [f"{sentence} any more: have them submitted anew ('qstat -r' shows them)."]
 
 
 def _left(wanted: GridEngineWanted, found: Cell | None) -> list[str]:
@@ -304,7 +206,7 @@ def _left(wanted: GridEngineWanted, found: Cell | None) -> list[str]:
         agent,
         *([] if wanted.shared else left_to_shadows(found.masters, files)),
         "Nothing has to be started anew: Grid Engine takes its changes over at once.",
-        "Jobs that were submitted before name no environment; they run as they would have.",
+        "Jobs that were submitted before, and name no environment, run as they would have.",
     ]
 
 

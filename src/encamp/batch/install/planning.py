@@ -11,6 +11,7 @@ from encamp.batch.adapters import unknown
 from encamp.batch.install import gridengine, recording, slurm
 from encamp.batch.install.applying import look
 from encamp.batch.install.changes import Plan
+from encamp.batch.install.gridengine_cell import GridEngineWanted, cell
 from encamp.batch.install.lines import setting
 from encamp.batch.install.wanted import PREFIX, check_prefix
 from encamp.describe.environments import environments_that_enrol
@@ -58,8 +59,7 @@ def plan(asked: Asked) -> Plan:
     check_prefix(asked.prefix)
     former = recording.installed(asked.system)
     if asked.system in SLURM_SYSTEMS:
-        # Not where a link leads to: Slurm looks for other files beside the name that it is given.
-        conf = str(Path(asked.conf or os.environ.get("SLURM_CONF") or slurm.CONF).absolute())
+        conf = named(asked.conf or os.environ.get("SLURM_CONF") or slurm.CONF)
         return slurm.plan(
             slurm.SlurmWanted(
                 system=asked.system,
@@ -80,7 +80,7 @@ def plan(asked: Asked) -> Plan:
     surroundings = {name: os.environ[name] for name in SURROUNDINGS if os.environ.get(name)}
     programs = {NAMES[name]: value for name, value in surroundings.items() if name in NAMES}
     return gridengine.plan(
-        gridengine.GridEngineWanted(
+        GridEngineWanted(
             system=asked.system,
             prefix=asked.prefix,
             configuration=daemon_directory(),
@@ -92,9 +92,16 @@ def plan(asked: Asked) -> Plan:
             shared=asked.shared,
         ),
         look,
-        None if asked.node else gridengine.cell(surroundings),
+        None if asked.node else cell(surroundings),
         former,
     )
+
+
+def named(conf: str) -> str:
+    """A file by one name, whatever links lead to its directory; but not where the file itself may
+    lead to: Slurm looks for others beside the name that it is given."""
+    path = Path(conf).absolute()
+    return str(path.parent.resolve() / path.name)
 
 
 def enrolling(system: str) -> tuple[str, ...]:

@@ -33,6 +33,11 @@ static volatile bool *ended; /* both have it: the job's command has */
 
 /* ── the guard itself ─────────────────────────────────────────────────────────────────────────── */
 
+static bool stops(int number)
+{
+    return number == SIGSTOP || number == SIGTSTP || number == SIGTTIN || number == SIGTTOU;
+}
+
 /* Neither the job's streams nor its name are held here: nobody waits for us who waits for those,
    and who looks for starters to kill does not mean us. */
 static void be_another(char **argv)
@@ -46,6 +51,10 @@ static void be_another(char **argv)
     strncpy(*argv, title, room);
     prctl(PR_SET_NAME, title);
     setpgid(0, 0);
+    for (int number = 1; number < NSIG; number++) {
+        if (stops(number) && number != SIGSTOP)
+            signal(number, SIG_IGN); /* somebody has to pass it on to the starter */
+    }
     close_from(0);
     have_streams();
 }
@@ -62,11 +71,6 @@ static bool seize(pid_t starter)
         nanosleep(&moment, NULL);
     }
     return false;
-}
-
-static bool stops(int number)
-{
-    return number == SIGSTOP || number == SIGTSTP || number == SIGTTIN || number == SIGTTOU;
 }
 
 /* What is traced stands still at each signal that it does not wait for, until it is told to take
@@ -152,6 +156,10 @@ static _Noreturn void be_guard(const struct job *starters, pid_t starter, char *
                        .words = no_words,
                        .over = starter};
     memcpy(job.system_name, starters->system_name, sizeof job.system_name);
+    /* What a starter had begun before this guard is still the starter's. */
+    calls_forget();
+    witness_forget();
+    signals_forget();
     be_another(argv);
     /* A job whose command has ended stays as it is: it must not run twice. */
     if (seize(starter) && outlive(starter) && !*ended)

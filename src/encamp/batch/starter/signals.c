@@ -112,6 +112,12 @@ void signals_sent(int number, bool alone)
     owed[alone][number]--;
 }
 
+void signals_forget(void)
+{
+    memset(owed, 0, sizeof owed);
+    memset(kept, 0, sizeof kept);
+}
+
 /* One that asks for something, or tells something, waits until the job has begun. Any other ends
    a job that has set nothing against it yet. */
 bool signals_deadly(int number)

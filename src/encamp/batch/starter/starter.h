@@ -94,6 +94,7 @@ void signals_release(bool alone); /* those that were kept are owed from now on *
 void signals_owe(int number, bool alone); /* the job is to have it, or its first process alone */
 int signals_owed(bool *alone); /* 0: none */
 void signals_sent(int number, bool alone);
+void signals_forget(void); /* what is owed or kept is somebody else's to tell */
 _Noreturn void die_of(int number);
 void pause_for(uint32_t milliseconds); /* signals are kept meanwhile */
 enum { STEP_FIRST_MS = 100, STEP_LAST_MS = 2000 };
@@ -102,6 +103,7 @@ uint32_t next_step(uint32_t milliseconds); /* how long to pause the next time */
 /* witness.c: tells a signal to all of the job from one to its first process alone */
 void witness_start(void);
 void witness_end(void);
+void witness_forget(void); /* it is somebody else's */
 int witness_descriptor(void); /* -1: there is none, and every signal is one to all */
 int witness_deadline(void);   /* milliseconds until it must be listened to; -1: none */
 void witness_listen(void);
@@ -133,6 +135,7 @@ void calls_reap(void);
 bool calls_owed(uint8_t end[CALL_END]); /* the end of one that nobody was told of; false: none */
 void calls_told(void);
 void calls_end(void); /* nothing of them is left */
+void calls_forget(void); /* they are somebody else's */
 bool calls_are_tasks(void); /* of the job: they may be */
 
 /* plain.c */

@@ -117,6 +117,15 @@ void witness_end(void)
     count = 0;
 }
 
+void witness_forget(void)
+{
+    witness = line = -1;
+    witnesses = 0;
+    asked_at = 0;
+    count = 0;
+    memset(early, 0, sizeof early);
+}
+
 int witness_descriptor(void)
 {
     return line;
