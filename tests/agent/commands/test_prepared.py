@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import time
@@ -122,6 +123,16 @@ async def both_wait(server: int) -> list[int]:
     return found
 
 
+def kill_and_wait(pid: int) -> None:
+    """Until it is dead, though nobody may have looked: a moment longer, it could be told things."""
+    ended = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([ended], [], [], 60)[0]
+    finally:
+        os.close(ended)
+
+
 def targets(files: Path) -> set[str]:
     """What the descriptors of a process lead to."""
     found = set()
@@ -143,7 +154,7 @@ async def test_a_command_is_carried_out_though_who_waited_for_it_was_killed(
     counter = tmp_path / "counter"
     async with prepared(host, []) as process:
         process.prepare()
-        os.kill((await both_wait(server_of(process)))[which], signal.SIGKILL)
+        kill_and_wait((await both_wait(server_of(process)))[which])
         directory = taken(host, "killed", "count", file=str(counter))
         assert await process.start(directory) is not None
         assert (await result(directory)).state is CommandState.DONE
