@@ -158,7 +158,7 @@ while :; do sleep 0.2; done
 def signals_as_methods(camp: Camp) -> Iterator[None]:
     """What the queue does to jobs is to send them signals of the site's choice."""
     methods = {
-        "suspend_method": "SIGUSR2",
+        "suspend_method": "SIGTSTP",
         "resume_method": "SIGHUP",
         "terminate_method": "SIGTERM",
     }
@@ -175,7 +175,7 @@ def test_signals_that_are_a_queues_methods_reach_the_job_and_end_nothing_else(
 ) -> None:
     """Grid Engine sends them to all that carries the job's group."""
     script = """#!/bin/sh
-trap 'echo suspended' USR2
+trap 'echo suspended' TSTP
 trap 'echo resumed' HUP
 trap 'echo ended; exit 7' TERM
 echo up

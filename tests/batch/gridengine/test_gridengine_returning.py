@@ -380,6 +380,59 @@ def test_job_is_put_back_when_tasks_of_it_on_its_host_have_ended(
     assert place.called("qmod") == ["qmod -rj 7"]
 
 
+def test_script_is_not_let_go_of_before_its_tasks(place: Place) -> None:
+    """Also if the job is back in the queue already, because of one of them."""
+    task = place.directory / "1.here"
+    task.mkdir()
+    place.bring_back()
+    (place.directory / "usage").unlink()
+    place.waits()
+    waits = refused(place.finish)
+    assert (waits.transient, isinstance(waits, EndingError)) == (True, False)
+    task.rmdir()
+    assert isinstance(refused(place.finish), EndingError)
+    place.clear_away()
+    place.finish()
+    assert place.called("qalter")[-1] == "qalter -a 200001010000 7"
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_job_whose_tasks_went_with_its_script_waits_until_nobody_speaks_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, agents: int
+) -> None:
+    """The daemon tells of the task once more, and the master could take that for the end of the
+    next run."""
+    (place.directory / "1.here").mkdir()
+    place.bring_back()
+    place.waits()
+    assert isinstance(refused(place.finish), EndingError)
+    place.clear_away()
+    if agents == 2:
+        place.come()
+    settles(place, monkeypatch)
+
+
+def settles(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is brought forward after two reports of its daemon's, of which the host has its own
+    time."""
+    place.say("qconf", "load_report_time 00:01:30")
+    place.forget_calls()
+    now = time.monotonic()
+    for later, is_over in ((0.0, False), (185.0, False), (195.0, True)):
+        monkeypatch.setattr(time, "monotonic", lambda later=later: now + later)
+        assert place.called("qalter") == []
+        if is_over:
+            place.finish()
+        else:
+            assert isinstance(refused(place.finish), EndingError)
+    assert "qalter -a 200001010000 7" in place.called("qalter")
+
+
+@pytest.mark.parametrize(("text", "amount"), [("00:01:30", 90.0), ("15", 15.0), ("odd", 40.0)])
+def test_times_of_grid_engine_are_read(text: str, amount: float) -> None:
+    assert returning.seconds(text) == amount
+
+
 # ── programs that a job has begun on other hosts ─────────────────────────────────────────────────
 
 TASK = Task(step="1.here")
@@ -423,6 +476,19 @@ def test_with_a_task_all_of_its_job_comes_back_when_both_hosts_are_cleared(
         with_task.waits(encamp_back=other)
         with_task.finish()
         assert with_task.called("qalter") == let_go[:more]
+
+
+def test_task_whose_job_went_with_it_waits_until_nobody_speaks_of_it(
+    with_task: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_task.bring_back(task=TASK)
+    with_task.waits(encamp_back="over")
+    assert isinstance(refused(with_task.finish), EndingError)
+    with_task.clear_away()
+    with_task.directory.parent.rename(with_task.path / "gone-too")
+    with_task.marks = {"encamp_back_1.here": "over"}
+    with_task.waits(encamp_back="over")
+    settles(with_task, monkeypatch)
 
 
 def test_task_that_grid_engine_has_seen_to_its_end_brings_nothing_back(with_task: Place) -> None:

@@ -230,8 +230,8 @@ def test_it_stops_and_goes_on_as_without_a_guard(door: Door, script: Path) -> No
     guard_of(process)
     visit = door.accept()
     visit.answer(b"B")
-    for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGSTOP):
-        os.kill(process.pid, number)
+    for _ in range(3):
+        os.kill(process.pid, signal.SIGSTOP)
         wait_for(lambda: state(process.pid) in "Tt")
         time.sleep(0.05)
         assert state(process.pid) in "Tt"
@@ -246,7 +246,7 @@ def test_it_stops_and_goes_on_as_without_a_guard(door: Door, script: Path) -> No
     assert door.finish(process)[0] == 3
 
 
-def test_a_signal_that_stops_and_reaches_both_is_passed_on_all_the_same(
+def test_a_signal_that_asks_to_stop_and_reaches_both_is_the_jobs_and_stops_neither(
     door: Door, script: Path
 ) -> None:
     """As Grid Engine sends it, to whatever carries the job's group."""
@@ -257,8 +257,8 @@ def test_a_signal_that_stops_and_reaches_both_is_passed_on_all_the_same(
     for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
         for pid in (guard, process.pid):
             os.kill(pid, number)
-        wait_for(lambda: state(process.pid) in "Tt")
-        os.kill(process.pid, signal.SIGCONT)
+        tag, told = visit.frame()
+        assert (tag, told[0]) == (b"S", number)
         wait_for(lambda: state(process.pid) == "S")
         assert state(guard) == "S"
     visit.ended(0)
@@ -451,5 +451,26 @@ def test_a_job_that_grid_engine_has_killed_is_not_kept(door: Door, tmp_path: Pat
     with (spool / "trace").open("a") as trace:
         trace.write("11/17/2026 06:00:09 [1000:7]: mapped signal TSTP to signal KILL\n")
     process.kill()
+    assert door.finish(process)[0] == -signal.SIGKILL
+    assert not door.is_asked()
+
+
+def test_a_script_that_grid_engine_has_killed_ends_after_its_tasks(
+    door: Door, tmp_path: Path
+) -> None:
+    """Else its daemon would keep the job in mind, and never begin it again."""
+    spool = tmp_path / "spool"
+    process = door.start(*WORDS, variables=gridengine(spool, tmp_path))
+    guard = guard_of(process)
+    door.accept().answer(b"B")
+    task = spool / "1.here"
+    task.mkdir()
+    with (spool / "trace").open("a") as trace:
+        trace.write("11/17/2026 06:00:09 [1000:7]: mapped signal TSTP to signal KILL\n")
+    process.kill()
+    wait_for(lambda: is_held(process.pid, guard))
+    time.sleep(0.5)
+    assert is_held(process.pid, guard)
+    task.rmdir()
     assert door.finish(process)[0] == -signal.SIGKILL
     assert not door.is_asked()

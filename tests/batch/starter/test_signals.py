@@ -49,6 +49,9 @@ def has_begun(process: Process, visit: Visit) -> None:
         signal.SIGALRM,
         signal.SIGXCPU,
         signal.SIGWINCH,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
         signal.SIGABRT,
         signal.SIGRTMAX,
     ],
@@ -65,20 +68,28 @@ def test_a_signal_reaches_the_first_process_of_the_job_once(door: Door, number: 
     assert door.finish(process)[0] == 0
 
 
-def test_signals_that_tell_something_wait_until_the_job_has_begun(door: Door) -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
+        (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+    ],
+)
+def test_signals_that_tell_something_wait_until_the_job_has_begun(
+    door: Door, numbers: tuple[int, ...]
+) -> None:
     process = door.start("slurm:mini", "--", "true")
     visit = door.accept()
-    for number in (signal.SIGUSR2, signal.SIGCONT, signal.SIGUSR1):
+    for number in reversed(numbers):
         process.send_signal(number)
     visit.answer(b"T", b"\1\0\0\0")
     again = door.accept()
     begun = time.monotonic()
     again.answer(b"B")
-    told = [again.frame() for _ in range(3)]
+    told = [again.frame() for _ in numbers]
     # Not at once: the job has to set its traps first.
     assert time.monotonic() - begun > SETTLING
-    numbers = sorted((signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT))
-    assert told == [(b"S", bytes([number, ALONE])) for number in numbers]
+    assert told == [(b"S", bytes([number, ALONE])) for number in sorted(numbers)]
     again.ended(0)
     assert again.gone()
     assert door.finish(process)[0] == 0
@@ -141,12 +152,11 @@ def test_what_the_job_was_to_ignore_does_not_reach_it(door: Door) -> None:
     assert door.finish(process)[0] == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGSTOP])
-def test_it_is_stopped_and_goes_on_as_any_process(door: Door, number: int) -> None:
+def test_it_is_stopped_and_goes_on_as_any_process(door: Door) -> None:
     process = door.start("slurm:mini", "--", "true")
     visit = door.accept()
     has_begun(process, visit)
-    process.send_signal(number)
+    process.send_signal(signal.SIGSTOP)
     wait_for_state(process, "T")
     process.send_signal(signal.SIGCONT)
     assert visit.frame() == (b"S", bytes([signal.SIGCONT, ALONE]))

@@ -27,7 +27,9 @@ def check_lost(shepherd: Shepherd, *, held: bool) -> None:
     if not held:
         _check_killed(shepherd)
     if has_asked(shepherd.directory):
-        raise stays("Grid Engine has ended the job: it was deleted, or had reached a limit.")
+        raise stays(
+            "Grid Engine has ended the job: it was deleted, had reached a limit, or was put back."
+        )
 
 
 def has_asked(directory: Path) -> bool:

@@ -53,7 +53,14 @@ people to look at:"""
 KEEPS = re.compile(r"\bKEEP_ACTIVE=(?!0|false)", re.IGNORECASE)
 """by this of `execd_params`."""
 TASKS_END = 30.0
-"""Seconds in which programs have ended that a lost script has begun."""
+"""Seconds in which programs have ended that a lost script has begun;"""
+TASKS_HEARD = 120.0
+"""and in which Grid Engine has heard of it, if it has the job back meanwhile."""
+REPORT_TIME, USUAL_REPORT_TIME = "load_report_time", 40.0
+"""How often a daemon tells what it has not told at once; in seconds, where nothing is set."""
+REPORTS, LATE = 2, 10.0
+"""Reports after which a daemon has nothing more to tell of a job that it was let go of in the wrong
+order; and by how many seconds the last may be late."""
 NOT_AGAIN = "It may not be begun a second time."
 
 LOG = logging.getLogger(__name__)
@@ -68,6 +75,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Where that worked."""
     part: str = ""
     """Of the job, if it is not its script that is lost."""
+    tasks: bool = False
+    """Had it any on this host when it was lost?"""
 
 
 LOST = msgspec.json.Decoder(Lost)
@@ -78,7 +87,11 @@ class Returning:
         self._calls = calls
         self._jobs = jobs
         self._awaited: dict[Lost, float] = {}
-        """Runs whose tasks are waited for, and since when."""
+        """Runs whose tasks are waited for, and since when;"""
+        self._with_tasks: dict[Lost, bool] = {}
+        """whether they had some when they were last looked at;"""
+        self._spoken_of: dict[Lost, float] = {}
+        """and those that a daemon may still tell of, and until when."""
 
     def left_of(self, job: BatchJob, shepherd: Shepherd) -> str:
         """What `finish` needs to know, if the job may begin again. Nothing is done yet."""
@@ -89,7 +102,12 @@ class Returning:
             raise stays(ONLY_BATCH)
         if not self._jobs.may_run_again(shepherd, detail):
             raise stays(NOT_AGAIN)
-        lost = Lost(shepherd=shepherd.pid, directory=str(shepherd.directory), part=shepherd.part)
+        lost = Lost(
+            shepherd=shepherd.pid,
+            directory=str(shepherd.directory),
+            part=shepherd.part,
+            tasks=_has_tasks(shepherd.directory),
+        )
         return msgspec.json.encode(lost).decode()
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
@@ -100,12 +118,13 @@ class Returning:
         if not listed or detail is None:
             raise stays(FORGOTTEN)
         if any("q" in each.state for each in listed):
+            self._await_tasks(job.id, lost, TASKS_HEARD)
             if not self._is_told(lost):
                 self._put_off_further(job.id, detail)
                 raise _not_told(job.id)
             self._bring_forward(job.id, lost.part)
         elif self._is_still_lost(job.id, lost, listed):
-            self._await_tasks(job.id, lost)
+            self._await_tasks(job.id, lost, TASKS_END)
             self._reschedule(job, lost, listed, reason, hold=hold)
             raise _not_told(job.id)
         # Else it runs: somebody was faster.
@@ -137,15 +156,19 @@ class Returning:
         here = any(job.queue.endswith(f"@{host}") for job in listed)
         return here and all(each.pid == lost.shepherd for each in runs)
 
-    def _await_tasks(self, id: str, lost: Lost) -> None:
+    def _await_tasks(self, id: str, lost: Lost, longest: float) -> None:
         """Programs that a lost script has begun on its own host end by themselves, with its machine
-        or soon after. If Grid Engine heard of that after it has put the job back, its daemon
-        (8.1.9) would keep the job in mind for ever, and never begin it there again. But once it has
-        seen the script's end, which nobody keeps from it any more, it forgets the job at once."""
+        or soon after. If Grid Engine's master heard of that after it has let go of the script, its
+        daemon (8.1.9) would keep the job in mind for ever, and never begin it there again. But once
+        that has seen the script's end, which nobody keeps from it any more, it forgets the job at
+        once."""
         begun = self._awaited.setdefault(lost, time.monotonic())
         directory = Path(lost.directory)
-        is_over = time.monotonic() - begun > TASKS_END or (directory / USAGE).exists()
-        if not lost.part and not is_over and _has_tasks(directory):
+        has_tasks = _has_tasks(directory)
+        if has_tasks or directory.exists():
+            self._with_tasks[lost] = has_tasks
+        is_over = time.monotonic() - begun > longest or (directory / USAGE).exists()
+        if has_tasks and not is_over:
             raise EncampError(
                 Code.WRONG_STATE, f"Tasks of job {id} have not ended yet.", transient=True
             )
@@ -215,17 +238,42 @@ class Returning:
         try:
             ended = (place / EXIT_STATUS).stat().st_mtime
         except OSError:
-            return not place.exists()
+            return not place.exists() and not self._is_spoken_of(lost)
         return time.time() - ended > KEPT and self._keeps_directories()
 
+    def _is_spoken_of(self, lost: Lost) -> bool:
+        """May its daemon still have something to tell of it, which the master would take for the
+        end of the next run? Not if its tasks went first. The directory of a task is in that of its
+        job: if both are gone, nobody knows in which order."""
+        if lost.part:
+            is_certain = Path(lost.directory).parent.exists()
+        else:
+            is_certain = not self._with_tasks.get(lost, lost.tasks)
+        if not is_certain:
+            now = time.monotonic()
+            if lost not in self._spoken_of:
+                self._spoken_of[lost] = now + REPORTS * self._report_time() + LATE
+            if now < self._spoken_of[lost]:
+                return True
+        self._spoken_of.pop(lost, None)
+        self._with_tasks.pop(lost, None)
+        return False
+
+    def _report_time(self) -> float:
+        times = [seconds(text) for text in self._settings(REPORT_TIME)]
+        return max(times, default=USUAL_REPORT_TIME)
+
     def _keeps_directories(self) -> bool:
+        return any(KEEPS.search(text) for text in self._settings("execd_params"))
+
+    def _settings(self, name: str) -> list[str]:
+        """What is set for all hosts, and for this one."""
+        found = []
         for where in ("global", self._calls.host):
             with suppress(EncampError):  # A host need not have settings of its own.
                 text = self._calls("qconf", "-sconf", where, purpose="asking for its settings")
-                for values in read_values(text):
-                    if KEEPS.search(values.get("execd_params", "")):
-                        return True
-        return False
+                found += [values[name] for values in read_values(text) if name in values]
+        return found
 
 
 def _has_tasks(directory: Path) -> bool:
@@ -234,6 +282,14 @@ def _has_tasks(directory: Path) -> bool:
         return any(entry.is_dir() for entry in directory.iterdir())
     except OSError:
         return False
+
+
+def seconds(text: str) -> float:
+    """Of a time as Grid Engine has it, `00:00:40` or `40`."""
+    try:
+        return float(sum(int(part) * 60**i for i, part in enumerate(reversed(text.split(":")))))
+    except ValueError:
+        return USUAL_REPORT_TIME
 
 
 def mark(id: str, part: str = "") -> str:

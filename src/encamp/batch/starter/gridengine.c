@@ -1,10 +1,13 @@
 /* What Grid Engine would have started without its starter_method. It tells the way in variables,
    and the rest in the file that the job's shepherd was given. */
 #define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "starter.h"
 
@@ -63,6 +66,24 @@ bool gridengine_has_killed(void)
     if (file != NULL)
         fclose(file);
     return killed;
+}
+
+/* Each has a directory in the job's until Grid Engine's master has heard of its end. */
+bool gridengine_has_tasks(void)
+{
+    DIR *directory = opendir(variable("SGE_JOB_SPOOL_DIR"));
+    struct dirent *entry;
+    struct stat found;
+    bool tasks = false;
+
+    if (directory == NULL)
+        return false;
+    while (!tasks && (entry = readdir(directory)) != NULL)
+        tasks = entry->d_name[0] != '.' &&
+                fstatat(dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+                S_ISDIR(found.st_mode);
+    closedir(directory);
+    return tasks;
 }
 
 /* 0 or 1; -1 if it cannot be learned. */

@@ -21,6 +21,8 @@ enum {
     DOOR_MS = PATIENCE_MS / 2, /* Slurm closes nodes on which it cannot end a job for a minute */
     DOOR_LONG_MS = PATIENCE_MS * 10, /* Grid Engine waits, and what it would do is put off, or held */
     LOOK_MS = 2000, /* between two looks at whether somebody has ended the job meanwhile */
+    TASKS_MS = 2 * PATIENCE_MS, /* Grid Engine hears of a host's tasks within its load_report_time */
+    TASKS_LOOK_MS = 100,
     GUARDS_MOST = 100, /* whoever kills as many of them means it */
 };
 
@@ -117,6 +119,16 @@ static int open_door_for(const struct job *job)
     return door;
 }
 
+/* A daemon of Grid Engine's that is let go of the script before it is of the tasks keeps the job in
+   mind for ever, and never begins it again. It ends them together: so the tasks go first. */
+static void let_tasks_go_first(void)
+{
+    uint64_t end = now_ms() + TASKS_MS;
+
+    while (now_ms() < end && gridengine_has_tasks())
+        pause_for(TASKS_LOOK_MS);
+}
+
 /* What is said is for nobody: our streams lead nowhere. */
 static void have_it_decided(struct job *job)
 {
@@ -144,6 +156,8 @@ static void have_it_decided(struct job *job)
     }
     if (!job_was_ended(job))
         ask_for_it_back(job);
+    else if (job->system == GRIDENGINE)
+        let_tasks_go_first();
 }
 
 static _Noreturn void be_guard(const struct job *starters, pid_t starter, char **argv)

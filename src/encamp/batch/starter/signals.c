@@ -1,5 +1,5 @@
-/* Signals wait in a descriptor until we look. Those that stop a process do so at once: whoever
-   carries the job sees that we are stopped. */
+/* Signals wait in a descriptor until we look. The one that stops every process does so at once:
+   whoever carries the job sees that we are stopped. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 
 #include "starter.h"
 
-static const int left_alone[] = {SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU,
-                                 SIGSEGV, SIGBUS,  SIGILL,  SIGFPE,  SIGTRAP, SIGSYS};
+static const int left_alone[] = {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS,
+                                 SIGILL,  SIGFPE,  SIGTRAP, SIGSYS};
 static sigset_t before;
 static int descriptor = -1;
 
@@ -124,6 +124,9 @@ bool signals_deadly(int number)
 {
     switch (number) {
     case SIGCONT:
+    case SIGTSTP:
+    case SIGTTIN:
+    case SIGTTOU:
     case SIGWINCH:
     case SIGURG:
     case SIGUSR1:

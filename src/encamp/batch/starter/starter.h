@@ -57,6 +57,7 @@ bool good_name(const char *name);
 /* gridengine.c */
 void gridengine_called(struct job *job, char **words);
 bool gridengine_has_killed(void); /* Grid Engine itself, whatever for */
+bool gridengine_has_tasks(void); /* of the script's, on this host */
 void gridengine_id(char *text, size_t room); /* the job's, by its variables */
 
 /* script.c */
