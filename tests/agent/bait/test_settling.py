@@ -164,7 +164,7 @@ def test_a_no_is_final_while_the_end_of_a_starter_is_held(home: Home) -> None:
         asked = Settling(kept, in_thread, lambda: (system, BatchSettings(system="pretended")))
         over = asyncio.Event()
         asked.settled = lambda key: over.set()
-        with asked.holding("17"), asked.holding("17"):
+        with asked.holding(job, Task()), asked.holding(job, Task()):
             asked.begin_orphan(record)
             await asyncio.wait_for(over.wait(), 60)
         over.clear()
@@ -189,13 +189,15 @@ def test_who_is_in_the_batch_systems_way_learns_it_and_the_end_is_found_out_with
         asked = Settling(kept, in_thread, lambda: (system, BatchSettings(system="pretended")))
         over = asyncio.Event()
         asked.settled = lambda key: over.set()
-        with asked.holding("17"):
+        with asked.holding(job, Task()), asked.holding(job, Task(step="1.here")):
             gone(asked, record)
             async with asyncio.timeout(60):
-                while not asked.is_in_the_way("17"):
+                while not asked.is_in_the_way(job, Task()):
                     await asyncio.sleep(0.01)
+            # Another of the same job's is not, as far as anybody knows.
+            assert not asked.is_in_the_way(job, Task(step="1.here"))
             assert asked.concerns("17")
-        assert not asked.is_in_the_way("17")
+        assert not asked.is_in_the_way(job, Task())
         system.answers = [NEVER]
         await asyncio.wait_for(over.wait(), 60)
 

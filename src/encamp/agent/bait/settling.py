@@ -39,6 +39,13 @@ NOT_SEEN = "Its end was not seen."
 
 LOG = logging.getLogger(__name__)
 
+Part = tuple[str, str]
+"""A job's id and which of its steps; its script is none. Each has a starter of its own."""
+
+
+def part_of(job: BatchJob, task: Task) -> Part:
+    return job.id, "" if task.is_script else task.step
+
 
 class Lost:
     """A job whose end was not seen, by its record."""
@@ -56,6 +63,7 @@ class Lost:
         self.record = record
         self.job = job
         self.task = task
+        self.part = part_of(job, task)
         self.patience = patience
         self.is_gone = is_gone
         """Its starter is, for certain."""
@@ -85,9 +93,9 @@ class Settling:
         self._lost: dict[str, Lost] = {}
         """By their records, those that are asked about."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._held: Counter[str] = Counter()
-        """Ids of jobs whose starters' ends the batch system cannot notice yet;"""
-        self._ending: set[str] = set()
+        self._held: Counter[Part] = Counter()
+        """What the batch system cannot notice yet that its starter has ended;"""
+        self._ending: set[Part] = set()
         """and of those that it is ending itself, and waits for."""
         self.settled: Callable[[str], object] = lambda record: None
         """Is told of each record that is closed here."""
@@ -123,20 +131,21 @@ class Settling:
         self._ask(Lost(record.key, job, task, ORPHANED, is_gone=False, back=record.back))
 
     @contextmanager
-    def holding(self, id: str) -> Iterator[None]:
-        """Meanwhile somebody keeps the end of this job's starter from the batch system."""
-        self._held[id] += 1
+    def holding(self, job: BatchJob, task: Task) -> Iterator[None]:
+        """Meanwhile somebody keeps the end of this one's starter from the batch system."""
+        part = part_of(job, task)
+        self._held[part] += 1
         try:
             yield
         finally:
-            self._held[id] -= 1
-            if not self._held[id]:
-                del self._held[id]
-                self._ending.discard(id)
+            self._held[part] -= 1
+            if not self._held[part]:
+                del self._held[part]
+                self._ending.discard(part)
 
-    def is_in_the_way(self, id: str) -> bool:
+    def is_in_the_way(self, job: BatchJob, task: Task) -> bool:
         """Is the batch system held up by who keeps that end back?"""
-        return id in self._ending
+        return part_of(job, task) in self._ending
 
     def concerns(self, id: str) -> bool:
         """Is it to be decided yet what becomes of this job?"""
@@ -178,12 +187,13 @@ class Settling:
                     LOG.info("Job %s: %s", job.id, said)
                 is_ending = isinstance(error, EndingError)
                 lost.is_sent |= is_ending and lost.back is not None
-                if is_ending and job.id in self._held:
-                    self._ending.add(job.id)
+                is_held = lost.part in self._held
+                if is_ending and is_held:
+                    self._ending.add(lost.part)
                 if is_ending or error.code is Code.UNREACHABLE:
                     end = time.monotonic() + lost.patience
                 is_final = error.code in VERDICTS and not error.transient
-                if is_final and (lost.is_gone or lost.back or job.id in self._held):
+                if is_final and (lost.is_gone or lost.back or is_held):
                     outcome, reason = Outcome.KILLED, f"{GONE} {said}"
                     break
                 is_away = error.code is Code.UNREACHABLE
@@ -208,7 +218,7 @@ class Settling:
         job, hold = lost.job, lost.job.has_come_back(settings.restarts)
         if lost.back is None:
             outcome = Outcome.HELD if hold else Outcome.GIVEN_BACK
-            held = job.id in self._held
+            held = lost.part in self._held
             left = await self._in_thread(
                 lambda: system.bring_back(job, lost.task, f"Encamp: {WHY}", hold=hold, held=held)
             )

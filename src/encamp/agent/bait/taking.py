@@ -184,7 +184,7 @@ class Taking:
         """Its starter was killed, and its batch system cannot notice as long as who has come waits
         here. Nobody may have heard of the job yet."""
         key = job.id, task.step, task.number
-        with self._settling.holding(job.id):
+        with self._settling.holding(job, task):
             if not self._formers.concerns(key):
                 run = await self._run_of(job, visit.asked.over)
                 is_done = run is not None and run.outcome in ENDED
@@ -195,10 +195,10 @@ class Taking:
                     self._settling.begin(record, job, task)
 
             def is_vain() -> bool:
-                return visit.is_gone() or self._settling.is_in_the_way(job.id)
+                return visit.is_gone() or self._settling.is_in_the_way(job, task)
 
             decided = await self._formers.decided(key, is_vain)
-            let_go = decided or self._settling.is_in_the_way(job.id)
+            let_go = decided or self._settling.is_in_the_way(job, task)
         # What it comes to is found out without whoever has come.
         await visit.say(frames.plain() if let_go else frames.again(SOON, ""))
 
