@@ -34,6 +34,7 @@ pytestmark = MARKS
         (("smp", "2"), "script", "starter"),
         (("mpi", "3"), "script", "machine"),
         (("smp", "2"), "task", "starter"),
+        (("smp", "2"), "both", "starter"),
         (("mpi", "3"), "task", "starter"),
         (("mpi", "3"), "task", "machine"),
     ],
@@ -53,22 +54,22 @@ def test_parallel_job_with_a_task_on_its_way_runs_again(
         f"qrsh -inherit $(tail -n 1 $PE_HOSTFILE | cut -d ' ' -f 1) {task} {file}\n"
         f"echo goes on >>{file}\nsleep 600\n"
     )
-    # Both runs on one host, where Grid Engine lets it begin again there.
-    alone = slots[0] == "smp" and whose == "script"
-    pinned = ("-l", f"h={camp.names[0]}") if alone else ()
+    # Both runs on one host, which is harder for Grid Engine.
+    pinned = ("-l", f"h={camp.names[0]}") if slots[0] == "smp" else ()
     id = camp.submit(alice, *MINI, *pinned, "-pe", *slots, script=script)
     camp.wait_for("its task", lambda: file.read_text() == "run 0\ntask\n")
     found = [one for one in shepherds() if one.id == id and one.host in camp.names]
     [begun], [main] = ([one for one in found if bool(one.part) == part] for part in (True, False))
-    shepherd = begun if whose == "task" else main
+    lost = {"script": [main], "task": [begun], "both": [begun, main]}[whose]
     with ExitStack() as held:
         if begun.host != main.host:
             # A daemon that speaks of its host just before the task has ended would keep the job.
             held.enter_context(standing_still(camp.site.execds[begun.host]))
         if what == "starter":
-            kill_starter_under(shepherd.pid)
+            for shepherd in lost:
+                kill_starter_under(shepherd.pid)
         else:
-            there = camp.root / f"{shepherd.host}-home"
+            there = camp.root / f"{lost[0].host}-home"
             [machine] = [
                 pid
                 for pid in camp.machines()

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
 from encamp.batch.gridengine import adapter as adapters
-from encamp.batch.gridengine import returning
+from encamp.batch.gridengine import halting, returning
 from encamp.batch.gridengine.adapter import GridEngine
 from encamp.batch.gridengine.shepherd import Shepherd
 from encamp.batch.system import EndingError
@@ -59,7 +62,7 @@ class Place:
         self.stands(*RUNS)
         self.config = {"host": "here", "queue": "main.q", "job_owner": "nobody"}
         self.shepherds = [self.shepherd(4711)]
-        for module in (adapters, returning):
+        for module in (adapters, halting, returning):
             monkeypatch.setattr(module, "shepherds", lambda: iter(self.shepherds))
         self.come()
 
@@ -489,6 +492,68 @@ def test_task_whose_job_went_with_it_waits_until_nobody_speaks_of_it(
     with_task.marks = {"encamp_back_1.here": "over"}
     with_task.waits(encamp_back="over")
     settles(with_task, monkeypatch)
+
+
+@pytest.fixture
+def script(with_task: Place) -> Iterator[psutil.Process]:
+    """The shepherd of its script, on the same host."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        main = msgspec.structs.replace(
+            with_task.shepherd(process.pid), part="", directory=with_task.directory.parent
+        )
+        with_task.shepherds.append(main)
+        with_task.stands("r", "main.q@here")
+        yield psutil.Process(process.pid)
+        process.kill()
+
+
+def stands_still(process: psutil.Process) -> bool:
+    return process.status() == psutil.STATUS_STOPPED
+
+
+def put_back(place: Place, script: psutil.Process) -> None:
+    place.bring_back(task=TASK)
+    assert not stands_still(script)
+    assert isinstance(refused(place.finish), EndingError)
+    os.waitid(os.P_PID, script.pid, os.WSTOPPED)
+    assert place.called("qmod") == ["qmod -rj 7"]
+    place.waits(encamp_back="here")
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_script_stands_still_until_grid_engine_has_heard_of_its_tasks(
+    with_task: Place, script: psutil.Process, agents: int
+) -> None:
+    """Else its daemon would never begin the job again."""
+    other = with_task.directory.with_name("2.here")
+    other.mkdir()
+    put_back(with_task, script)
+    if agents == 2:
+        with_task.come()
+    for task in (with_task.directory, other):
+        assert isinstance(refused(with_task.finish), EndingError)
+        assert stands_still(script)
+        task.rename(with_task.path / task.name)
+    with_task.finish()
+    os.waitid(os.P_PID, script.pid, os.WCONTINUED)
+
+
+@pytest.mark.parametrize("why", ["late", "deleted", "away", "refused"])
+def test_script_does_not_stand_still_for_longer(
+    with_task: Place, script: psutil.Process, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "refused":
+        with_task.bring_back(task=TASK)
+        with_task.say("qmod", "Job 7 is not restartable")
+    else:
+        put_back(with_task, script)
+    if why == "late":
+        assert isinstance(refused(with_task.finish), EndingError)
+        monkeypatch.setattr(halting, "HEARD", 0.0)
+    elif why != "refused":
+        with_task.say("qstat", AWAY if why == "away" else "", code=1)
+    refused(with_task.finish)
+    os.waitid(os.P_PID, script.pid, os.WCONTINUED)
 
 
 def test_task_that_grid_engine_has_seen_to_its_end_brings_nothing_back(with_task: Place) -> None:

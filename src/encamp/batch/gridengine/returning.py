@@ -21,6 +21,7 @@ import msgspec
 from encamp.batch.gridengine.answers import Detail, Listed, read_values
 from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, USAGE, has_asked, stays
+from encamp.batch.gridengine.halting import HEARD, Halting, has_tasks
 from encamp.batch.gridengine.jobs import Jobs, noted_as, reason_noted
 from encamp.batch.gridengine.shepherd import Shepherd, shepherds
 from encamp.batch.system import EndingError
@@ -53,9 +54,7 @@ people to look at:"""
 KEEPS = re.compile(r"\bKEEP_ACTIVE=(?!0|false)", re.IGNORECASE)
 """by this of `execd_params`."""
 TASKS_END = 30.0
-"""Seconds in which programs have ended that a lost script has begun;"""
-TASKS_HEARD = 120.0
-"""and in which Grid Engine has heard of it, if it has the job back meanwhile."""
+"""Seconds in which programs have ended that a lost script has begun."""
 REPORT_TIME, USUAL_REPORT_TIME = "load_report_time", 40.0
 """How often a daemon tells what it has not told at once; in seconds, where nothing is set."""
 REPORTS, LATE = 2, 10.0
@@ -86,6 +85,7 @@ class Returning:
     def __init__(self, calls: Calls, jobs: Jobs) -> None:
         self._calls = calls
         self._jobs = jobs
+        self._halting = Halting()
         self._awaited: dict[Lost, float] = {}
         """Runs whose tasks are waited for, and since when;"""
         self._with_tasks: dict[Lost, bool] = {}
@@ -106,19 +106,26 @@ class Returning:
             shepherd=shepherd.pid,
             directory=str(shepherd.directory),
             part=shepherd.part,
-            tasks=_has_tasks(shepherd.directory),
+            tasks=has_tasks(shepherd.directory),
         )
         return msgspec.json.encode(lost).decode()
 
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
         """`hold`: it is held as if by its user then."""
         lost = LOST.decode(left)
+        if not lost.part:
+            self._bring(job, lost, reason, hold=hold)
+            return
+        with self._halting.until_heard(job.id, self._calls.host, Path(lost.directory)):
+            self._bring(job, lost, reason, hold=hold)
+
+    def _bring(self, job: BatchJob, lost: Lost, reason: str, *, hold: bool) -> None:
         detail = self._jobs.detail(job.id)
         listed = [] if detail is None else self._jobs.listed(job.id, owner=detail.owner)
         if not listed or detail is None:
             raise stays(FORGOTTEN)
         if any("q" in each.state for each in listed):
-            self._await_tasks(job.id, lost, TASKS_HEARD)
+            self._await_tasks(job.id, lost, HEARD)
             if not self._is_told(lost):
                 self._put_off_further(job.id, detail)
                 raise _not_told(job.id)
@@ -164,11 +171,11 @@ class Returning:
         once."""
         begun = self._awaited.setdefault(lost, time.monotonic())
         directory = Path(lost.directory)
-        has_tasks = _has_tasks(directory)
-        if has_tasks or directory.exists():
-            self._with_tasks[lost] = has_tasks
+        begun_here = has_tasks(directory)
+        if begun_here or directory.exists():
+            self._with_tasks[lost] = begun_here
         is_over = time.monotonic() - begun > longest or (directory / USAGE).exists()
-        if has_tasks and not is_over:
+        if begun_here and not is_over:
             raise EncampError(
                 Code.WRONG_STATE, f"Tasks of job {id} have not ended yet.", transient=True
             )
@@ -184,6 +191,8 @@ class Returning:
         self._put_off(job.id, "-ac", noted)
         if hold:
             self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
+        if lost.part:
+            self._halting.halt(job.id, self._calls.host)
         said = self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
         if REFUSED in said:
             for each in {"", lost.part}:
@@ -238,7 +247,11 @@ class Returning:
         try:
             ended = (place / EXIT_STATUS).stat().st_mtime
         except OSError:
-            return not place.exists() and not self._is_spoken_of(lost)
+            return not (
+                place.exists()
+                or (lost.part and self._halting.is_unheard(place))
+                or self._is_spoken_of(lost)
+            )
         return time.time() - ended > KEPT and self._keeps_directories()
 
     def _is_spoken_of(self, lost: Lost) -> bool:
@@ -274,14 +287,6 @@ class Returning:
                 text = self._calls("qconf", "-sconf", where, purpose="asking for its settings")
                 found += [values[name] for values in read_values(text) if name in values]
         return found
-
-
-def _has_tasks(directory: Path) -> bool:
-    """Each has a directory in the job's until the master has acknowledged its end."""
-    try:
-        return any(entry.is_dir() for entry in directory.iterdir())
-    except OSError:
-        return False
 
 
 def seconds(text: str) -> float:
