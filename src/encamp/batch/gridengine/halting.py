@@ -7,12 +7,12 @@ once, and is told of the script first. So the script's shepherd stands still mea
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from encamp.batch.gridengine.shepherd import shepherds
 from encamp.batch.system import EndingError
@@ -27,7 +27,7 @@ class Halting:
         """Directories of tasks that are waited for."""
 
     def halt(self, id: str, host: str) -> None:
-        signal_script(id, host, signal.SIGSTOP)
+        _have_script(id, host, psutil.Process.suspend)
 
     @contextmanager
     def until_heard(self, id: str, host: str, task: Path) -> Iterator[None]:
@@ -42,18 +42,24 @@ class Halting:
         finally:
             if not is_waiting:
                 self._since.pop(task, None)
-                signal_script(id, host, signal.SIGCONT)
+                _have_script(id, host, _go_on)
 
     def is_unheard(self, task: Path) -> bool:
         since = self._since.setdefault(task, time.monotonic())
         return has_tasks(task.parent) and time.monotonic() - since < HEARD
 
 
-def signal_script(id: str, host: str, number: int) -> None:
+def _have_script(id: str, host: str, act: Callable[[psutil.Process], None]) -> None:
     for each in shepherds():
         if (each.id, each.host, each.part) == (id, host, ""):
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, number)
+            with suppress(psutil.NoSuchProcess):
+                act(psutil.Process(each.pid))
+
+
+def _go_on(shepherd: psutil.Process) -> None:
+    """One that was not halted would take the signal for the end of its job's suspension."""
+    if shepherd.status() == psutil.STATUS_STOPPED:
+        shepherd.resume()
 
 
 def has_tasks(directory: Path) -> bool:
