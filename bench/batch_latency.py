@@ -22,8 +22,8 @@ what `encamp run` tells about the same environment on the same host: making the 
 guest's first answer. The guest sends that after it has begun to start the command, which is
 therefore in it for some 15 ms: without that a clone took 103 to 113 ms, and jobs waited 2.3 times
 as long. A job's command is made ready in its machine while everybody is told that it begins. Since
-that is so, six runs gave 1.81 to 1.96 (Slurm) and 1.89 to 2.02 (Grid Engine; on a quiet machine
-1.89 to 2.01). Beside the clone, the first
+that is so, eight runs gave 1.81 to 1.96 (Slurm) and 1.89 to 2.12 (Grid Engine: the goal was missed
+in three of them, by up to 0.12). Beside the clone, the first
 command of a fresh machine is some 0.5 of one under software emulation, whose translated code no
 clone inherits; each shared directory 0.1; asking the batch system 0.1; and what is written down and
 started around the machine 0.15.
