@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -538,7 +540,27 @@ def test_script_stands_still_until_grid_engine_has_heard_of_its_tasks(
     os.waitid(os.P_PID, script.pid, os.WCONTINUED)
 
 
-@pytest.mark.parametrize("why", ["late", "deleted", "away", "refused"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_script_stands_still_whatever_becomes_of_another_task(
+    with_task: Place, script: psutil.Process, is_there: bool
+) -> None:
+    """Several may be lost at once, of which one brings the job back, and another one comes late."""
+    other = with_task.directory.with_name("2.here")
+    shutil.copytree(with_task.directory, other)
+    put_back(with_task, script)
+    shepherd = msgspec.structs.replace(with_task.shepherd(4712), part=other.name, directory=other)
+    if is_there:
+        with_task.shepherds.append(shepherd)
+    with_task.stands("r", "main.q@here")
+    with_task.say("qmod", "")
+    lost = returning.Lost(shepherd=shepherd.pid, directory=str(other), part=other.name)
+    left = msgspec.json.encode(lost).decode()
+    with suppress(EncampError):
+        with_task.adapter.finish(with_task.job, left, "why", hold=False)
+    assert stands_still(script)
+
+
+@pytest.mark.parametrize("why", ["late", "deleted", "refused"])
 def test_script_does_not_stand_still_for_longer(
     with_task: Place, script: psutil.Process, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,8 +572,8 @@ def test_script_does_not_stand_still_for_longer(
     if why == "late":
         assert isinstance(refused(with_task.finish), EndingError)
         monkeypatch.setattr(halting, "HEARD", 0.0)
-    elif why != "refused":
-        with_task.say("qstat", AWAY if why == "away" else "", code=1)
+    elif why == "deleted":
+        with_task.say("qstat", "", code=1)
     refused(with_task.finish)
     os.waitid(os.P_PID, script.pid, os.WCONTINUED)
 

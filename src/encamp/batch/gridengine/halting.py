@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from encamp.batch.gridengine.shepherd import shepherds
-from encamp.batch.system import EndingError
+from encamp.model.errors import EncampError
 
 HEARD = 120.0
 """Seconds in which the master has heard of all tasks: three times the usual `load_report_time`."""
@@ -24,7 +24,9 @@ HEARD = 120.0
 class Halting:
     def __init__(self) -> None:
         self._since: dict[Path, float] = {}
-        """Directories of tasks that are waited for."""
+        """Directories of jobs that have tasks which are waited for;"""
+        self._tasks: dict[Path, set[Path]] = {}
+        """and theirs. Each is looked after for itself, but the script is that of all of them."""
 
     def halt(self, id: str, host: str) -> None:
         _have_script(id, host, psutil.Process.suspend)
@@ -33,19 +35,25 @@ class Halting:
     def until_heard(self, id: str, host: str, task: Path) -> Iterator[None]:
         """Only while the master has yet to hear of tasks does the script stand still afterwards.
         What Grid Engine has asked its shepherd for meanwhile it asks for again."""
-        is_waiting = False
+        waiting = self._tasks.setdefault(task.parent, set())
+        waiting.add(task)
+        is_over = True
         try:
             yield
-        except EndingError:
-            is_waiting = self.is_unheard(task)
+        except EncampError as error:
+            is_over = not error.transient
             raise
         finally:
-            if not is_waiting:
-                self._since.pop(task, None)
+            if is_over:
+                waiting.discard(task)
+            if not (waiting and self.is_unheard(task)):
                 _have_script(id, host, _go_on)
+            if not waiting:
+                self._tasks.pop(task.parent, None)
+                self._since.pop(task.parent, None)
 
     def is_unheard(self, task: Path) -> bool:
-        since = self._since.setdefault(task, time.monotonic())
+        since = self._since.setdefault(task.parent, time.monotonic())
         return has_tasks(task.parent) and time.monotonic() - since < HEARD
 
 
