@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from encamp.agent.bait import frames
@@ -21,9 +22,9 @@ SHOW = 'echo "$0 $1 $V $(pwd) $PPID"; cat; echo oops >&2; exit 7'
 class Caller:
     """Whoever carries a job out, for which a starter waits."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, variables: dict[str, str] | None = None) -> None:
         self.door = door
-        self.process: Process = door.start("slurm:mini", "--", "true", cwd="/")
+        self.process: Process = door.start("slurm:mini", "--", "true", cwd="/", variables=variables)
         self.visit: Visit = door.accept()
         self.visit.answer(b"B")
         self.files: list[int] = []
@@ -93,6 +94,24 @@ def test_a_command_runs_below_the_starter_with_what_it_was_given(caller: Caller)
     assert caller.read(output) == f"zero one v /usr {caller.process.pid}\nread\n"
     assert caller.read(error) == "oops\n"
     assert caller.ended() == (5, 0, 7)
+
+
+def test_what_may_begin_tasks_of_grid_engine_outlives_its_starter_also_if_it_stands_still(
+    door: Door, tmp_path: Path
+) -> None:
+    """Were it to end, Grid Engine would end the job for good."""
+    caller = Caller(door, {"SGE_JOB_SPOOL_DIR": str(tmp_path)})
+    _, output, _ = caller.call(1, "/bin/sh", "-c", "echo $$; exec sleep 600")
+    task = psutil.Process(int(os.read(output, 100)))
+    task.suspend()
+    eventually(lambda: task.status() == psutil.STATUS_STOPPED)
+    caller.process.kill()
+    eventually(lambda: task.status() == psutil.STATUS_SLEEPING)
+    time.sleep(0.1)
+    assert task.status() == psutil.STATUS_SLEEPING
+    task.kill()
+    for file in caller.files:
+        os.close(file)
 
 
 def test_one_whose_directory_is_only_inside_begins_where_the_job_did(caller: Caller) -> None:

@@ -89,6 +89,8 @@ static _Noreturn void become(const int files[CALL_FILES], pid_t parent)
 {
     if (!calls_are_tasks())
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+    else
+        signal(SIGHUP, SIG_IGN); /* the kernel's to what stands still when we die */
     if (getppid() != parent)
         _exit(FAILED_LATER);
     setpgid(0, 0);
