@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from encamp.agent.bait.records import found
@@ -269,6 +270,28 @@ def test_job_that_ended_before_its_starter_was_killed_is_done(host: Host, counte
     (record,) = found(host.home, id=counted.id)
     assert (record.outcome, record.exit_code) == (Outcome.DONE, CODE)
     assert (host.returned(counted.id), counted.times()) == ([], (1, 1))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_end_of_a_killed_starter_is_not_kept_for_longer_than_it_takes_to_decide(
+    host: Host, counted: Counted, known: bool
+) -> None:
+    """Whoever keeps it back learns that, also of a job which its batch system has forgotten."""
+    script = counted.person.directory / f"{known}.sh"
+    line = f"echo >>{counted.begun}; sleep 600"
+    script.write_text(f"#!{host.starter} pbs:mini\n#!/bin/sh\n{line}\n")
+    script.chmod(0o755)
+    id = host.job(counted.person)
+    job = host.start(counted.person, id=id, program=(script,))
+    counted.wait_until_begun()
+    assert any("encamp-guard" in each.name() for each in psutil.Process(job.starter).children())
+    if not known:
+        (host.notes / f"{id}.odd").touch()
+    kill(host, job, "starter")
+    assert job.end().returncode == -signal.SIGKILL
+    host.nothing_left()
+    (record,) = found(host.home, id=id)
+    assert record.outcome is Outcome.KILLED
 
 
 @pytest.mark.parametrize("stage", ["making", "waiting", "running", "ending"])

@@ -138,3 +138,13 @@ def test_job_that_was_ended_while_it_is_queued_again_stays_ended(state: str) -> 
     with pytest.raises(EncampError, match=state) as caught:
         played.finish(JOB, "it stands", "why", hold=False)
     assert (caught.value.transient, played.called) == (False, [])
+
+
+def test_job_waits_no_longer_than_it_has_to_when_slurm_has_looked_at_it() -> None:
+    """Before, nobody knows what it waits for."""
+    waits = (("COMPLETING", "None"), ("PENDING", "None"), ("PENDING", "BeginTime"))
+    played = Played(*(entry(state=state, reason=reason) for state, reason in waits))
+    assert [played._begin_now("17") for _ in waits] == [False, False, True]
+    assert played.called == ["update"]
+    played = Played(entry(state="PENDING", reason="Resources"))
+    assert (played._begin_now("17"), played.called) == (True, [])

@@ -117,7 +117,8 @@ class Taking:
                 del self._busy[key]
         except NotDescribedError as error:
             if visit.asked.over:
-                await visit.say(frames.again(SOON, error.sentence))
+                # What becomes of it is asked for all the same, as long as it takes.
+                await self._over(visit, error.job, error.task)
             else:
                 await self._not_described(visit, error)
         except EncampError as error:

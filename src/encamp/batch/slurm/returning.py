@@ -183,8 +183,10 @@ class Returning:
     def _begin_now(self, id: str) -> bool:
         """Let a job that was given back begin soon; False: it has not ended yet."""
         entry = self._look(id)
-        if entry is not None and entry.state == "COMPLETING":
-            return False
-        if entry is not None and entry.state == "PENDING" and entry.reason == "BeginTime":
+        if entry is None or entry.state not in ("COMPLETING", "PENDING"):
+            return True
+        if entry.state == "COMPLETING" or not entry.reason:
+            return False  # Or Slurm has not looked at it yet.
+        if entry.reason == "BeginTime":
             self.update(entry, f"StartTime=now+{REST}", purpose=f"letting job {id} begin")
         return True
