@@ -106,9 +106,9 @@ def test_what_may_begin_tasks_of_grid_engine_outlives_its_starter_also_if_it_sta
     task.suspend()
     eventually(lambda: task.status() == psutil.STATUS_STOPPED)
     caller.process.kill()
-    eventually(lambda: task.status() == psutil.STATUS_SLEEPING)
+    caller.process.wait()
     time.sleep(0.1)
-    assert task.status() == psutil.STATUS_SLEEPING
+    assert task.status() == psutil.STATUS_STOPPED
     task.kill()
     for file in caller.files:
         os.close(file)

@@ -101,6 +101,28 @@ def test_nobody_learns_of_a_starters_end_before_it_is_decided(door: Door, script
     wait_for(lambda: not Path(f"/proc/{third.pid}").exists())
 
 
+def test_nobody_learns_of_the_end_of_a_starter_that_was_stopped_together_with_its_guard(
+    door: Door, script: Path
+) -> None:
+    """Whatever the guard was about to do: what has happened by the time it goes on is another
+    thing."""
+    for round in range(40):
+        process = door.start("slurm:mini", script)
+        guard = guard_of(process)
+        visit = door.accept()
+        visit.answer(b"B")
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(round % 20 * 2e-6)
+        os.kill(guard, signal.SIGSTOP)
+        wait_for(lambda guard=guard: state(guard) in "Tt")  # type: ignore[misc]
+        process.kill()
+        os.kill(guard, signal.SIGCONT)
+        over = door.accept()
+        assert (over.pid, process.poll()) == (guard, None)
+        over.answer(b"P")
+        assert door.finish(process)[0] == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("when", ["before the door opens", "while its job runs"])
 def test_a_guard_that_is_killed_has_a_successor(
     door: Door, absent: Door, script: Path, when: str

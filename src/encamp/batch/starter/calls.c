@@ -87,13 +87,15 @@ static void execute(int file)
 
 static _Noreturn void become(const int files[CALL_FILES], pid_t parent)
 {
-    if (!calls_are_tasks())
+    bool is_task = calls_are_tasks();
+
+    if (!is_task)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-    else
-        signal(SIGHUP, SIG_IGN); /* the kernel's to what stands still when we die */
     if (getppid() != parent)
         _exit(FAILED_LATER);
-    setpgid(0, 0);
+    /* groups of our session that stand still when we die get SIGHUP of the kernel */
+    if (!is_task || setsid() < 0)
+        setpgid(0, 0);
     for (int fd = 0; fd < 3; fd++)
         dup2(files[fd], fd);
     signals_give_back();
@@ -102,6 +104,13 @@ static _Noreturn void become(const int files[CALL_FILES], pid_t parent)
 }
 
 /* ── and who looks after it ───────────────────────────────────────────────────────────────────── */
+
+/* It may not have come to lead a group yet. */
+static void send_to(const struct call *call, int number)
+{
+    if (kill(-call->pid, number) < 0 && errno == ESRCH)
+        kill(call->pid, number);
+}
 
 static struct call *call_in(int state, uint32_t number)
 {
@@ -126,7 +135,7 @@ bool calls_begin(uint32_t number, const int files[CALL_FILES])
         call->state = ENDED;
         call->kind = CALL_NOT_BEGUN;
         call->value = EAGAIN;
-    } else {
+    } else if (!calls_are_tasks()) {
         setpgid(call->pid, call->pid);
     }
     return true;
@@ -137,7 +146,7 @@ void calls_signal(uint32_t number, int signal)
     struct call *call = call_in(RUNNING, number);
 
     if (call != NULL && signal > 0 && signal <= 64)
-        kill(-call->pid, signal);
+        send_to(call, signal);
 }
 
 void calls_reap(void)
@@ -175,7 +184,7 @@ void calls_end(void)
 {
     for (struct call *call = calls; call < calls + CALLS_MOST; call++) {
         if (call->state == RUNNING) {
-            kill(-call->pid, SIGKILL);
+            send_to(call, SIGKILL);
             while (waitpid(call->pid, NULL, 0) < 0 && errno == EINTR)
                 continue;
         }

@@ -79,12 +79,13 @@ static bool seize(pid_t starter)
    it; and once it is stopped by that, until it is allowed to hear when it is to go on. */
 static void pass_on(pid_t starter)
 {
-    int status;
+    siginfo_t stop = {0};
 
-    if (waitpid(starter, &status, __WALL | WNOHANG) != starter || !WIFSTOPPED(status))
+    /* its end is not to be looked at, should that have come meanwhile */
+    if (waitid(P_PID, (id_t)starter, &stop, WSTOPPED | WNOHANG | __WALL) < 0 || stop.si_pid == 0)
         return;
-    int number = WSTOPSIG(status);
-    if (status >> 16 == PTRACE_EVENT_STOP)
+    int number = stop.si_status & 0xff;
+    if (stop.si_status >> 8 == PTRACE_EVENT_STOP)
         ptrace(stops(number) ? PTRACE_LISTEN : PTRACE_CONT, starter, NULL, NULL);
     else
         ptrace(PTRACE_CONT, starter, NULL, (void *)(intptr_t)number);
