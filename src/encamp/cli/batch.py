@@ -178,7 +178,7 @@ def _facts(settings: BatchSettings) -> dict[str, str]:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Show how this host stands towards its batch system: may jobs come, and which are here?"""
+    """Show whether jobs may come to this host, and which are here."""
     from encamp.cli.batch_standing import jobs_here, print_standing, standing
 
     settings = settings_of_site()

@@ -65,12 +65,12 @@ def install(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set a batch system up for Encamp, after showing what is changed.
+    """Set a batch system up for Encamp.
 
-    Only the batch system's own, documented hooks are used, and all of it can be undone with
-    'encamp batch uninstall'. What is there already is left as it is, so that it can be run again,
-    for example after rules in batch.yaml have changed. A site's own job_submit.lua goes on being
-    called.
+    Every change is shown before it is made. Only the batch system's own, documented hooks are
+    used, and all of it can be undone with 'encamp batch uninstall'. What is there already is left
+    as it is, so that it can be run again, for example after rules in batch.yaml have changed. A
+    site's own job_submit.lua goes on being called.
 
     Example: encamp batch install slurm --dry-run
 

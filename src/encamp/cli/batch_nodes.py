@@ -43,7 +43,7 @@ def start(
         typer.Option(metavar="TIME", help="After this it takes no more jobs, such as 8h."),
     ] = None,
 ) -> None:
-    """Start a machine on this host that joins the batch system as a worker node.
+    """Start a worker node: a machine that joins the batch system.
 
     Its scheduler fills it. It leaves by itself when it has been idle, or when its lease has ended
     and its last job, too. Prints its name.
@@ -196,7 +196,7 @@ def offer(
         bool, typer.Option("--withdraw", help="Take back what was offered before.")
     ] = False,
 ) -> None:
-    """Have the batch system take jobs for environments of which no worker node is there yet.
+    """Have jobs taken for environments that have no worker node yet.
 
     Slurm refuses 'sbatch -C NAME' as long as no node has that feature. Once done, jobs wait, and
     nodes can be started for them: see examples/triggers/nodes.yaml. It is done once, by a node
@@ -253,7 +253,7 @@ def _remark_on_offers(offered: list[str], system: str) -> None:
 
 
 def names() -> None:
-    """Print the names of all worker nodes that this host may ever have, as lines for /etc/hosts.
+    """Print this host's worker nodes as lines for /etc/hosts.
 
     Grid Engine's master, and whoever else must find nodes by name, needs them there or in DNS.
     """

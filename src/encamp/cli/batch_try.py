@@ -58,11 +58,11 @@ def try_it(
         typer.Option("--shell", help="Then a shell of that user's, to submit jobs of your own."),
     ] = False,
 ) -> None:
-    """Try Encamp beside a batch system, without touching anything of this machine's.
+    """Try Encamp on a private site of real daemons.
 
-    Brings up a private site (real daemons, two nodes with an agent each), submits jobs of an
-    ordinary user in three environments and in none, shows where they ran, and takes all of it
-    down. Needs root and the batch system's packages; 'make demo-slurm' installs those.
+    Nothing of this machine's is touched. Brings up a site of two nodes with an agent each, submits
+    jobs of an ordinary user in three environments and in none, shows where they ran, and takes all
+    of it down. Needs root and the batch system's packages; 'make demo-slurm' installs those.
 
     Example: encamp batch try slurm
 
