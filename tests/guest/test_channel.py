@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -18,6 +21,8 @@ from encamp.model.errors import Code, EncampError
 from tests.guest.support import MACHINE, Guest, read_all, run, welcome
 
 PATH = {"PATH": "/usr/bin:/bin"}
+
+T = TypeVar("T")
 
 
 def command(*args: str, terminal: tuple[int, int] | None = None) -> Exec:
@@ -336,61 +341,129 @@ def held(script: str, *, files: dict[str, File] | None = None) -> Exec:
     return msgspec.structs.replace(wanted, held=True, files=files or {})
 
 
-async def test_a_held_command_begins_when_it_is_told_to(guest: Guest, tmp_path: Path) -> None:
-    began, brought = tmp_path / "began", tmp_path / "brought" / "file"
+@pytest.fixture(params=["prepared", "forked"])
+async def ready(guest: Guest, request: pytest.FixtureRequest) -> Channel:
+    """Its next held command gets the process that was there before any host was; or that is gone,
+    and it gets one that is made for it."""
+    (prepared,) = await eventually(lambda: children_of(guest))
     channel = await guest.open()
-    stream = channel.execute(
+    if request.param == "forked":
+        assert (await told_to_go(channel, held("echo $$")))[0] == f"{prepared}\n".encode()
+    return channel
+
+
+async def told_to_go(channel: Channel, wanted: Exec) -> tuple[bytes, Exit]:
+    stream = channel.execute(wanted)
+    stream.go()
+    return await read_all(stream.stdout), await stream.wait()
+
+
+async def eventually(look: Callable[[], T]) -> T:
+    async with asyncio.timeout(30):
+        while not (found := look()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def test_a_held_command_begins_when_it_is_told_to(
+    guest: Guest, ready: Channel, tmp_path: Path
+) -> None:
+    began, brought = tmp_path / "began", tmp_path / "brought" / "file"
+    stream = ready.execute(
         held(f"touch {began}; cat {brought} -; exit 3", files={str(brought): File(0o600, b"1 ")})
     )
     await stream.write(b"2")
     await stream.end()
-    async with asyncio.timeout(30):
-        while not brought.exists():
-            await asyncio.sleep(0.01)
-    assert (await run(channel, "sleep", "0.3"))[2].code == 0
+    await eventually(brought.exists)
+    assert (await run(ready, "sleep", "0.3"))[2].code == 0
     assert not began.exists()
     stream.go()
     assert await read_all(stream.stdout) == b"1 2"
     assert (await stream.wait()).code == 3
     assert began.exists()
     stream.go()
-    await channel.ping()
+    await ready.ping()
 
 
-async def test_a_held_command_that_cannot_begin_says_so(guest: Guest, tmp_path: Path) -> None:
-    channel = await guest.open()
+async def test_a_held_command_that_cannot_begin_says_so(ready: Channel, tmp_path: Path) -> None:
     wanted = msgspec.structs.replace(held("true"), cwd=str(tmp_path / "missing"))
-    ended = await channel.execute(wanted).wait()
+    ended = await ready.execute(wanted).wait()
     assert ended.kind is Kind.NOT_STARTED
-    stream = channel.execute(msgspec.structs.replace(command("no-such-program"), held=True))
-    stream.go()
-    assert (await stream.wait()).code == 127
+    missing = msgspec.structs.replace(command("no-such-program"), held=True)
+    assert (await told_to_go(ready, missing))[1].code == 127
 
 
-async def test_a_held_command_can_be_killed(guest: Guest) -> None:
-    channel = await guest.open()
-    stream = channel.execute(held("echo never"))
+async def test_a_held_command_without_its_program_says_so(ready: Channel) -> None:
+    missing = msgspec.structs.replace(command("no-such-program"), held=True)
+    ended = (await told_to_go(ready, missing))[1]
+    assert (ended.kind, ended.value) == (Kind.NOT_STARTED, errno.ENOENT)
+
+
+async def test_a_held_command_can_be_killed(ready: Channel) -> None:
+    stream = ready.execute(held("echo never"))
     stream.signal(signal.SIGKILL)
     assert await read_all(stream.stdout) == b""
     assert await stream.wait() == Exit(Kind.KILLED, signal.SIGKILL)
     stream.go()
-    await channel.ping()
+    await ready.ping()
 
 
-async def test_a_held_command_never_begins_if_its_host_goes(guest: Guest, tmp_path: Path) -> None:
+async def test_a_held_command_never_begins_if_its_host_goes(
+    guest: Guest, ready: Channel, tmp_path: Path
+) -> None:
     began, brought = tmp_path / "began", tmp_path / "brought" / "file"
-    channel = await guest.open()
-    channel.execute(held(f"trap '' HUP; touch {began}", files={str(brought): File(0o600, b"")}))
-    async with asyncio.timeout(30):
-        while not brought.exists():
-            await asyncio.sleep(0.01)
+    ready.execute(held(f"trap '' HUP; touch {began}", files={str(brought): File(0o600, b"")}))
+    await eventually(brought.exists)
     (process,) = children_of(guest)
     second = await guest.open(fresh=False)
     await second.welcome()
-    async with asyncio.timeout(30):
-        while children_of(guest) == [process]:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: children_of(guest) != [process])
     assert not began.exists()
+
+
+SURROUNDINGS = """
+grep -E '^(SigBlk|SigIgn|Umask|NoNewPrivs)' /proc/self/status
+ulimit -n; ulimit -c; ls /proc/self/fd
+ps -o pgid=,sid= -p $$ | tr -s ' ' '\n' | grep -vc $$; chrt -p $$ | cut -d: -f2
+"""
+
+
+async def test_what_is_around_a_held_command_is_what_is_around_any(guest: Guest) -> None:
+    """However its process has come about."""
+    await eventually(lambda: children_of(guest))
+    channel = await guest.open()
+    limits = {resource.RLIMIT_CORE: (0, 0)}
+    wanted = msgspec.structs.replace(held(SURROUNDINGS), umask=0o027, limits=limits)
+    first = await told_to_go(channel, wanted)
+    others = [
+        await told_to_go(channel, msgspec.structs.replace(wanted, held=is_held))
+        for is_held in (True, False)
+    ]
+    assert [other[0].decode() for other in others] == [first[0].decode()] * 2
+    assert b"Umask:\t0027" in first[0]
+
+
+async def test_a_held_command_may_have_both_outputs_in_one(ready: Channel) -> None:
+    wanted = msgspec.structs.replace(held("echo 1; echo 2 >&2; echo 3"), merged=True)
+    assert (await told_to_go(ready, wanted))[0] == b"1\n2\n3\n"
+
+
+@pytest.mark.parametrize("size", [60_000, 70_000])
+async def test_a_held_command_may_be_large(ready: Channel, size: int) -> None:
+    wanted = msgspec.structs.replace(held("echo ${#LARGE}"), env={"LARGE": "x" * size, **PATH})
+    assert (await told_to_go(ready, wanted))[0] == f"{size}\n".encode()
+
+
+async def test_commands_go_on_without_a_prepared_process(guest: Guest) -> None:
+    (prepared,) = await eventually(lambda: children_of(guest))
+    os.kill(guest.process.pid, signal.SIGSTOP)
+    channel = await guest.open()
+    stream = channel.execute(held("echo well"))
+    os.kill(int(prepared), signal.SIGKILL)
+    await eventually(lambda: " Z " in Path(f"/proc/{prepared}/stat").read_text())
+    os.kill(guest.process.pid, signal.SIGCONT)
+    stream.go()
+    assert await read_all(stream.stdout) == b"well\n"
 
 
 def children_of(guest: Guest) -> list[str]:

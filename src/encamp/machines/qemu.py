@@ -48,6 +48,7 @@ KERNEL_ARGUMENTS = (
     "apparmor=0",
     "init_on_alloc=0",
     "nowatchdog",
+    "noautogroup",
     "psi=0",
     "cryptomgr.notests",
 )

@@ -15,6 +15,7 @@
 #include "events.h"
 #include "launch.h"
 #include "memory.h"
+#include "prepared.h"
 #include "stream.h"
 
 enum { TERMINAL_DRAIN = 1 << 20 };
@@ -60,13 +61,19 @@ static void forget_go(struct stream *stream)
     stream->go = -1;
 }
 
-void stream_free(struct stream *stream)
+static void close_ends(struct stream *stream)
 {
     for (unsigned channel = 0; channel < CHANNELS; channel++)
         stream_close(stream, channel);
     if (stream->status >= 0)
         close(stream->status);
+    stream->status = -1;
     forget_go(stream);
+}
+
+void stream_free(struct stream *stream)
+{
+    close_ends(stream);
     if (stream->ring != NULL)
         munmap(stream->ring, CREDIT_START);
     stream->used = false;
@@ -124,6 +131,35 @@ static int connect_terminal(struct stream *stream, int theirs[CHANNELS])
         return -1;
     int second = fcntl(master, F_DUPFD_CLOEXEC, 3);
     return second < 0 ? -1 : watch(stream, CHANNEL_IN, second);
+}
+
+/* By a process that is there already; false: there is none, or no longer. If it cannot be, it ends
+   for want of anybody at the other ends of its pipes. */
+static bool start_prepared(struct stream *stream, const struct launch *launch,
+                           const uint8_t *payload, size_t length)
+{
+    struct prepared prepared;
+
+    if (!launch->held || launch->terminal || launch->builtin ||
+        !prepared_take(&prepared, payload, length))
+        return false;
+    stream->pid = prepared.pid;
+    stream->status = prepared.status;
+    stream->go = prepared.go;
+    memcpy(stream->fd, prepared.fd, sizeof stream->fd);
+    if (launch->merged)
+        stream_close(stream, CHANNEL_ERR);
+    bool connected = true;
+    for (unsigned channel = 0; channel < CHANNELS && connected; channel++) {
+        int fd = stream->fd[channel];
+
+        connected = fd < 0 || (watch(stream, channel, fd) == 0 &&
+                               fchown(fd, launch->uid, launch->gid) == 0);
+    }
+    if (connected && write(stream->go, "", 1) == 1)
+        return true;
+    close_ends(stream);
+    return false;
 }
 
 static int start(struct stream *stream, const struct launch *launch)
@@ -189,7 +225,7 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
             error = errno;
         else
             stream->ring = ring;
-        if (error == 0)
+        if (error == 0 && !start_prepared(stream, &launch, payload, length))
             error = start(stream, &launch);
         if (error != 0) {
             char text[TEXT_LIMIT];
@@ -317,12 +353,14 @@ void streams_reap(void)
             kill(-ended.si_pid, SIGKILL);
         if (waitpid(ended.si_pid, &wait_status, 0) < 0)
             return;
-        if (ours && stream->session == NULL)
+        if (ours && stream->session == NULL) {
             stream_free(stream);
-        else if (ours)
+        } else if (ours) {
             note_death(stream, wait_status);
-        else
+        } else {
             memory_reaped(ended.si_pid);
+            prepared_reaped(ended.si_pid);
+        }
     }
 }
 

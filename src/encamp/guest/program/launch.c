@@ -297,12 +297,17 @@ static void wait_for_word(int go)
         _exit(127); /* nobody wants it any more */
 }
 
-_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status, int go)
+void launch_alone(void)
+{
+    setsid();
+    surroundings_leave();
+}
+
+static _Noreturn void go_on(const struct launch *launch, const int fds[3], int status, int go)
 {
     int error = furnish(launch);
 
-    setsid();
-    plain_surroundings(launch);
+    surroundings_take(launch);
     if (error != 0)
         give_up(status, error, STEP_FURNISH);
     if (launch->terminal) {
@@ -332,4 +337,26 @@ _Noreturn void launch_child(const struct launch *launch, const int fds[3], int s
         run_builtin(launch);
     }
     give_up(status, execute(launch), STEP_EXEC);
+}
+
+_Noreturn void launch_child(const struct launch *launch, const int fds[3], int status, int go)
+{
+    launch_alone();
+    go_on(launch, fds, status, go);
+}
+
+_Noreturn void launch_when_told(const uint8_t *payload, const size_t *length, const int fds[3],
+                                int status, int go)
+{
+    struct launch launch;
+    int files[3];
+
+    wait_for_word(go);
+    int error = launch_parse(&launch, payload, *length);
+    if (error != 0)
+        give_up(status, error, STEP_EXEC);
+    memcpy(files, fds, sizeof files);
+    if (launch.merged)
+        files[2] = files[1];
+    go_on(&launch, files, status, go);
 }

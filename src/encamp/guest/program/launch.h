@@ -52,6 +52,11 @@ void launch_free(struct launch *launch);
 /* In the child. `fds` become 0, 1, 2; of a terminal only fds[0], its slave side, is given. One that
    is held begins when a byte comes from `go`, and ends when none can come any more. */
 _Noreturn void launch_child(const struct launch *launch, const int fds[3], int status, int go);
+/* The same in two steps, for a child that is there before its command: what needs no command, */
+void launch_alone(void);
+/* and, when a first byte has come from `go`, all else. */
+_Noreturn void launch_when_told(const uint8_t *payload, const size_t *length, const int fds[3],
+                                int status, int go);
 void launch_sentence(const struct launch_failure *failure, char *to, size_t size);
 
 #endif

@@ -21,6 +21,7 @@
 #include "memory.h"
 #include "offers.h"
 #include "ports.h"
+#include "prepared.h"
 #include "session.h"
 #include "stream.h"
 
@@ -74,6 +75,15 @@ static bool note_events(const struct epoll_event *events, int count)
     return child;
 }
 
+static bool anybody_there(void)
+{
+    for (size_t i = 0; i < session_count; i++) {
+        if (sessions[i].fd >= 0 && sessions[i].greeted)
+            return true;
+    }
+    return streams_any();
+}
+
 static int sooner(int one, int other)
 {
     return one >= 0 && (other < 0 || one < other) ? one : other;
@@ -113,6 +123,11 @@ static void loop(int epoll, int child)
             if (sessions[i].closed && !streams_any())
                 exit(0);
         }
+        /* when nobody waits for it, as the first command of a clone would */
+        if (!busy && !streams_any())
+            memory_settle();
+        if (!busy && !anybody_there())
+            prepared_make();
     }
 }
 
@@ -177,6 +192,7 @@ static _Noreturn void serve(int given)
     if (in_machine) {
         offers_prepare(OFFERS_PLACE); /* if it cannot be done, whoever wants it is told */
         memory_start();
+        prepared_make();
     }
     for (size_t i = 0; i < session_count; i++) {
         session_start(&sessions[i], fds[i], given >= 0);

@@ -130,12 +130,18 @@ void memory_ended_well(void)
     unread = in_machine;
 }
 
+void memory_settle(void)
+{
+    if (unread)
+        known = count_ended();
+    unread = false;
+}
+
 unsigned long memory_begin(void)
 {
-    if (in_machine && (unread || streams_any())) {
+    memory_settle();
+    if (in_machine && streams_any())
         known = count_ended();
-        unread = false;
-    }
     return known;
 }
 

@@ -16,6 +16,8 @@ void memory_reaped(pid_t pid);
    another command is there, or was since that was last known. */
 unsigned long memory_begin(void);
 void memory_ended_well(void);
+/* Look now, if it is to be looked at: nobody waits. */
+void memory_settle(void);
 
 /* A sentence, if the kernel has ended more than that `before`: for a command that has failed. */
 void memory_tell(unsigned long before, char *text, size_t room);

@@ -99,6 +99,7 @@ static void greet(struct session *session, const struct frame *frame)
     reset(session);
     /* whatever was known of the last host, this is another */
     session->met = false;
+    session->greeted = true;
     if (session->gone_at != 0)
         session->gone_at = now_ms() + UNMET_MS;
     identity_hello(frame->payload, frame->length);
@@ -299,6 +300,7 @@ static void hung_up(struct session *session)
     }
     session->gone_at = 0;
     session->met = false;
+    session->greeted = false;
     session->closed = session->stream_socket;
     session->in_count = 0;
     frame_parser_reset(&session->parser);

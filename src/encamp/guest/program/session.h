@@ -21,6 +21,7 @@ struct session {
     bool writable;
     uint64_t retry_at; /* a write found no memory; time of the next try, or 0 */
     bool met;          /* the kernel has said since the last HELLO that a host is there */
+    bool greeted;      /* a host has introduced itself, and has not hung up */
     uint64_t gone_at;  /* the host seems to have hung up; time to make sure, or 0 */
 
     struct frame_parser parser;

@@ -37,7 +37,7 @@ static void set_limits(const struct launch *launch)
     }
 }
 
-/* What a machine's guest program has that its commands shall not. */
+/* What a machine's guest program has that a process elsewhere has not. */
 static void leave_the_program_behind(void)
 {
     struct rlimit files = {1024, 524288};
@@ -55,7 +55,7 @@ static void leave_the_program_behind(void)
     }
 }
 
-void plain_surroundings(const struct launch *launch)
+void surroundings_leave(void)
 {
     static const unsigned long standard[4]; /* the kernel's sigaction: no handler, no flags */
     sigset_t none;
@@ -65,8 +65,12 @@ void plain_surroundings(const struct launch *launch)
         syscall(SYS_rt_sigaction, number, standard, NULL, 8);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    umask(launch->mask);
     if (in_machine)
         leave_the_program_behind();
+}
+
+void surroundings_take(const struct launch *launch)
+{
+    umask(launch->mask);
     set_limits(launch);
 }

@@ -4,7 +4,9 @@
 
 #include "launch.h"
 
-/* In the child, while it has the program's rights. */
-void plain_surroundings(const struct launch *launch);
+/* In the child, while it has the program's rights: what the program has that no command shall. */
+void surroundings_leave(void);
+/* And what this command is to have. */
+void surroundings_take(const struct launch *launch);
 
 #endif
