@@ -54,6 +54,28 @@ void stream_close(struct stream *stream, unsigned channel)
     stream->fd[channel] = -1;
 }
 
+/* One is kept for the next command: to map another is slow the first time in each clone. */
+static uint8_t *kept;
+
+static uint8_t *take_ring(void)
+{
+    uint8_t *ring = kept;
+
+    kept = NULL;
+    if (ring == NULL)
+        ring = mmap(NULL, CREDIT_START, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return ring == MAP_FAILED ? NULL : ring;
+}
+
+static void give_ring(uint8_t *ring)
+{
+    if (kept == NULL)
+        kept = ring;
+    else if (ring != NULL)
+        munmap(ring, CREDIT_START);
+}
+
 static void forget_go(struct stream *stream)
 {
     if (stream->go >= 0)
@@ -74,8 +96,7 @@ static void close_ends(struct stream *stream)
 void stream_free(struct stream *stream)
 {
     close_ends(stream);
-    if (stream->ring != NULL)
-        munmap(stream->ring, CREDIT_START);
+    give_ring(stream->ring);
     stream->used = false;
 }
 
@@ -219,12 +240,9 @@ bool stream_execute(struct session *session, uint32_t id, const uint8_t *payload
                                   .credit = {CREDIT_START, CREDIT_START, CREDIT_START},
                                   .status = -1,
                                   .go = -1};
-        void *ring = mmap(NULL, CREDIT_START, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (ring == MAP_FAILED)
+        stream->ring = take_ring();
+        if (stream->ring == NULL)
             error = errno;
-        else
-            stream->ring = ring;
         if (error == 0 && !start_prepared(stream, &launch, payload, length))
             error = start(stream, &launch);
         if (error != 0) {

@@ -57,17 +57,14 @@ static int add_line(const char *path, const char *missing, const char *name, uin
 {
     bool has_number, has_name, has_both;
     char line[LINE_LIMIT];
-    char *list = malloc(LIST_LIMIT);
+    /* to get that much anew and give it back is slow the first time in each clone */
+    static char list[LIST_LIMIT];
     int error = 0;
 
-    if (list == NULL)
-        return ENOMEM;
     if (!file_read(path, list, LIST_LIMIT)) {
         error = access(path, F_OK) == 0 ? EFBIG : file_replace(path, missing, strlen(missing), 0644);
-        if (error != 0) {
-            free(list);
+        if (error != 0)
             return error;
-        }
         strcpy(list, missing);
     }
     look_up(list, number, name, &has_number, &has_name, &has_both);
@@ -85,7 +82,6 @@ static int add_line(const char *path, const char *missing, const char *name, uin
                                  rest);
         error = file_append(path, line, used);
     }
-    free(list);
     return error;
 }
 
