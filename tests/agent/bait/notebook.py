@@ -62,6 +62,8 @@ class Notebook(BatchSystem):
             raise EncampError(Code.UNREACHABLE, "The notebook is closed.", transient=True)
         if (self.directory / f"{id}.odd").exists():
             raise EncampError(Code.PROTOCOL, "The notebook says what nobody can read.")
+        if (self.directory / f"{id}.forgotten").exists():
+            raise EncampError(Code.INPUT_MISSING, "The notebook knows of no such job.")
         return msgspec.json.decode((self.directory / f"{id}.job").read_bytes(), type=BatchJob)
 
     def task_of(self, pid: int, variables: Mapping[str, str]) -> Task:

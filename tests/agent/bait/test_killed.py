@@ -286,12 +286,32 @@ def test_end_of_a_killed_starter_is_not_kept_for_longer_than_it_takes_to_decide(
     counted.wait_until_begun()
     assert any("encamp-guard" in each.name() for each in psutil.Process(job.starter).children())
     if not known:
-        (host.notes / f"{id}.odd").touch()
+        (host.notes / f"{id}.forgotten").touch()
     kill(host, job, "starter")
     assert job.end().returncode == -signal.SIGKILL
     host.nothing_left()
     (record,) = found(host.home, id=id)
     assert record.outcome is Outcome.KILLED
+
+
+def test_end_of_a_killed_starter_is_kept_while_only_odd_things_are_said_of_its_job(
+    host: Host, counted: Counted
+) -> None:
+    """What the batch system says of it is needed to tell whether it may come back."""
+    script = counted.person.directory / "odd.sh"
+    script.write_text(f"#!{host.starter} pbs:mini\n#!/bin/sh\necho >>{counted.begun}; sleep 600\n")
+    script.chmod(0o755)
+    id = host.job(counted.person)
+    job = host.start(counted.person, id=id, program=(script,))
+    counted.wait_until_begun()
+    odd = host.notes / f"{id}.odd"
+    odd.touch()
+    before = len(host.said())
+    kill(host, job, "starter")
+    host.wait_for("an odd answer", lambda: "what nobody can read" in host.said()[before:])
+    assert job.process.poll() is None
+    odd.unlink()
+    assert job.end().returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("stage", ["making", "waiting", "running", "ending"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -506,6 +507,8 @@ def script(with_task: Place) -> Iterator[psutil.Process]:
         with_task.shepherds.append(main)
         with_task.stands("r", "main.q@here")
         yield psutil.Process(process.pid)
+        for waker in wakers_of(psutil.Process(process.pid)):
+            os.killpg(os.getpgid(waker.pid), signal.SIGKILL)
         process.kill()
 
 
@@ -558,6 +561,80 @@ def test_script_stands_still_whatever_becomes_of_another_task(
     with suppress(EncampError):
         with_task.adapter.finish(with_task.job, left, "why", hold=False)
     assert stands_still(script)
+
+
+@pytest.mark.parametrize("said", ["what nobody understands", AWAY])
+def test_script_goes_on_if_its_job_could_not_be_put_back(
+    with_task: Place, script: psutil.Process, said: str
+) -> None:
+    with_task.bring_back(task=TASK)
+    with_task.say("qmod", said, code=1 if said is AWAY else 0)
+    for _ in range(2):
+        assert refused(with_task.finish).transient
+        os.waitid(os.P_PID, script.pid, os.WCONTINUED)
+        assert not stands_still(script)
+    assert wakers_of(script) == []
+
+
+def test_time_in_which_a_script_stands_still_begins_when_it_does(
+    with_task: Place, script: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_task.bring_back(task=TASK)
+    with_task.say("qmod", AWAY, code=1)
+    refused(with_task.finish)
+    os.waitid(os.P_PID, script.pid, os.WCONTINUED)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + halting.HEARD + 1)
+    with_task.say("qmod", RESCHEDULED)
+    assert isinstance(refused(with_task.finish), EndingError)
+    assert stands_still(script)
+    with_task.waits(encamp_back="here")
+    assert isinstance(refused(with_task.finish), EndingError)
+    assert stands_still(script)
+
+
+def wakers_of(script: psutil.Process) -> list[psutil.Process]:
+    """Processes that are to have it go on, should nobody else."""
+    found = psutil.process_iter(["cmdline"])
+    return [
+        each
+        for each in found
+        if {"encamp-waker", str(script.pid)} <= {*(each.info["cmdline"] or ())}
+    ]
+
+
+def test_script_goes_on_by_itself_when_no_agent_has_it_go_on(
+    with_task: Place, script: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halting, "HEARD", 0.2)
+    monkeypatch.setattr(halting, "LATE", 0.2)
+    put_back(with_task, script)
+    os.waitid(os.P_PID, script.pid, os.WCONTINUED)
+    psutil.wait_procs(wakers_of(script), 30)
+    refused(with_task.finish)
+
+
+def test_nobody_is_woken_who_does_not_stand_still(
+    with_task: Place, script: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever process has got the number of the shepherd meanwhile."""
+    monkeypatch.setattr(halting, "HEARD", 0.2)
+    monkeypatch.setattr(halting, "LATE", 0.2)
+    monkeypatch.setattr(psutil.Process, "suspend", lambda process: None)
+    with_task.bring_back(task=TASK)
+    refused(with_task.finish)
+    assert not psutil.wait_procs(wakers_of(script), 30)[1]
+    assert os.waitid(os.P_PID, script.pid, os.WCONTINUED | os.WNOHANG) is None
+
+
+def test_tasks_that_ended_long_ago_are_not_waited_for(with_task: Place) -> None:
+    """There are sites that keep their directories."""
+    assert halting.has_tasks(with_task.directory.parent)
+    status = with_task.directory / "exit_status"
+    status.write_text("0\n")
+    assert halting.has_tasks(with_task.directory.parent)
+    os.utime(status, (0, time.time() - halting.HEARD - 1))
+    assert not halting.has_tasks(with_task.directory.parent)
 
 
 @pytest.mark.parametrize("why", ["late", "deleted", "refused"])

@@ -477,8 +477,9 @@ def test_a_job_that_grid_engine_has_killed_is_not_kept(door: Door, tmp_path: Pat
     assert not door.is_asked()
 
 
+@pytest.mark.parametrize("how", ["heard of", "ended long ago"])
 def test_a_script_that_grid_engine_has_killed_ends_after_its_tasks(
-    door: Door, tmp_path: Path
+    door: Door, tmp_path: Path, how: str
 ) -> None:
     """Else its daemon would keep the job in mind, and never begin it again."""
     spool = tmp_path / "spool"
@@ -493,6 +494,11 @@ def test_a_script_that_grid_engine_has_killed_ends_after_its_tasks(
     wait_for(lambda: is_held(process.pid, guard))
     time.sleep(0.5)
     assert is_held(process.pid, guard)
-    task.rmdir()
+    if how == "heard of":
+        task.rmdir()
+    else:
+        status = task / "exit_status"
+        status.write_text("0\n")
+        os.utime(status, (0, time.time() - 121))
     assert door.finish(process)[0] == -signal.SIGKILL
     assert not door.is_asked()

@@ -95,6 +95,35 @@ def test_signals_that_tell_something_wait_until_the_job_has_begun(
     assert door.finish(process)[0] == 0
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGTSTP, signal.SIGCONT),
+        (signal.SIGTTOU, signal.SIGTTIN, signal.SIGCONT),
+        (signal.SIGCONT, signal.SIGTSTP),
+        (signal.SIGTSTP, signal.SIGCONT, signal.SIGTSTP),
+    ],
+)
+def test_a_job_that_has_not_begun_stops_or_goes_on_as_it_was_told_last(
+    door: Door, numbers: tuple[int, ...]
+) -> None:
+    process = door.start("slurm:mini", "--", "true")
+    visit = door.accept()
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.2)  # It has looked.
+    visit.answer(b"T", b"\1\0\0\0")
+    again = door.accept()
+    process.send_signal(signal.SIGUSR2)
+    again.answer(b"B")
+    told = sorted([again.frame(), again.frame()])
+    last = [numbers[-1], signal.SIGUSR2]
+    assert told == sorted((b"S", bytes([number, ALONE])) for number in last)
+    again.ended(0)
+    assert again.gone()
+    assert door.finish(process)[0] == 0
+
+
 def test_one_that_ends_the_job_does_not_wait_for_those_that_tell_something(door: Door) -> None:
     process = door.start("slurm:mini", "--", "true")
     visit = door.accept()

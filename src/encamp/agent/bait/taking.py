@@ -54,6 +54,10 @@ LOOK = 0.5
 POISON = frozenset({Code.UNKNOWN_ENVIRONMENT, Code.NOT_PERMITTED, Code.USAGE})
 """What will not change by trying again, here or elsewhere: the job is held."""
 
+GONE = frozenset({Code.INPUT_MISSING, Code.WRONG_STATE})
+"""It is known that the job is not here any more: what became of it can be found out without more
+being known of it."""
+
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -116,9 +120,11 @@ class Taking:
             finally:
                 del self._busy[key]
         except NotDescribedError as error:
-            if visit.asked.over:
-                # What becomes of it is asked for all the same, as long as it takes.
+            if visit.asked.over and error.code in GONE:
                 await self._over(visit, error.job, error.task)
+            elif visit.asked.over:
+                LOG.warning("It is not known what job %s is: %s", error.job.id, error.sentence)
+                await visit.say(frames.again(SOON, error.sentence))
             else:
                 await self._not_described(visit, error)
         except EncampError as error:

@@ -23,7 +23,7 @@ from encamp.batch.gridengine.calls import Calls
 from encamp.batch.gridengine.ending import FORGOTTEN, ONLY_BATCH, USAGE, has_asked, stays
 from encamp.batch.gridengine.halting import HEARD, Halting, has_tasks
 from encamp.batch.gridengine.jobs import Jobs, noted_as, reason_noted
-from encamp.batch.gridengine.shepherd import Shepherd, shepherds
+from encamp.batch.gridengine.shepherd import EXIT_STATUS, Shepherd, shepherds
 from encamp.batch.system import EndingError
 from encamp.model.batch import BatchJob
 from encamp.model.errors import Code, EncampError
@@ -46,8 +46,6 @@ RESCHEDULED = "rescheduling"
 """What `qmod` says of a job that it has put back;"""
 REFUSED = "not restartable"
 """and of one that it never will."""
-EXIT_STATUS = "exit_status"
-"""What a shepherd writes last."""
 KEPT = 300.0
 """Seconds after a shepherd's end in which its daemon has told of it, where directories are kept for
 people to look at:"""
@@ -113,13 +111,26 @@ class Returning:
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
         """`hold`: it is held as if by its user then."""
         lost = LOST.decode(left)
-        if not lost.part:
+        try:
             self._bring(job, lost, reason, hold=hold)
-            return
-        with self._halting.until_heard(job.id, self._calls.host, Path(lost.directory)):
-            self._bring(job, lost, reason, hold=hold)
+        except EncampError as error:
+            if not error.transient:
+                self._forget(lost)
+            raise
+        self._forget(lost)
+
+    def _forget(self, lost: Lost) -> None:
+        for known in (self._awaited, self._with_tasks, self._spoken_of):
+            known.pop(lost, None)
 
     def _bring(self, job: BatchJob, lost: Lost, reason: str, *, hold: bool) -> None:
+        if not lost.part:
+            self._bring_all(job, lost, reason, hold=hold)
+            return
+        with self._halting.until_heard(job.id, self._calls.host, Path(lost.directory)):
+            self._bring_all(job, lost, reason, hold=hold)
+
+    def _bring_all(self, job: BatchJob, lost: Lost, reason: str, *, hold: bool) -> None:
         detail = self._jobs.detail(job.id)
         listed = [] if detail is None else self._jobs.listed(job.id, owner=detail.owner)
         if not listed or detail is None:
@@ -191,12 +202,17 @@ class Returning:
         self._put_off(job.id, "-ac", noted)
         if hold:
             self._calls("qalter", "-h", "u", job.id, purpose=f"holding job {job.id}")
-        if lost.part:
-            self._halting.halt(job.id, self._calls.host)
-        said = self._calls("qmod", "-rj", job.id, purpose=f"queueing job {job.id} again")
+        if not lost.part:
+            self._put_back(job.id, lost.part)
+            return
+        with self._halting.halted(job.id, self._calls.host, Path(lost.directory)):
+            self._put_back(job.id, lost.part)
+
+    def _put_back(self, id: str, part: str) -> None:
+        said = self._calls("qmod", "-rj", id, purpose=f"queueing job {id} again")
         if REFUSED in said:
-            for each in {"", lost.part}:
-                self._bring_forward(job.id, each)
+            for each in {"", part}:
+                self._bring_forward(id, each)
             raise stays(NOT_AGAIN)
         if RESCHEDULED not in said:
             raise EncampError(

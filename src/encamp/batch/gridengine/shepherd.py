@@ -24,6 +24,8 @@ DIRECTORY = re.compile(r"(?:/.*)?/active_jobs/(\d+)\.(\d+)(?:/([^/]+))?(?: \(del
 """Of a job's task, and of a program that it has started on another of its hosts."""
 LARGEST = 16 << 20
 """Bytes of one of its files; the largest has the job's variables."""
+EXIT_STATUS = "exit_status"
+"""What it writes last."""
 INTERACTIVE = "qrsh_control_port"
 """Only what `qrsh` has begun has it."""
 

@@ -8,10 +8,13 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "starter.h"
 
 #define SHELL "/bin/sh"
+
+enum { HEARD_S = 120 }; /* after its end the master has heard of a task */
 
 /* With the number of its task, if it is an array's. */
 void gridengine_id(char *text, size_t room)
@@ -68,20 +71,31 @@ bool gridengine_has_killed(void)
     return killed;
 }
 
-/* Each has a directory in the job's until Grid Engine's master has heard of its end. */
+static bool is_task(int directory, const char *name)
+{
+    char status[300];
+    struct stat found;
+
+    if (name[0] == '.' || fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) < 0 ||
+        !S_ISDIR(found.st_mode))
+        return false;
+    snprintf(status, sizeof status, "%s/exit_status", name);
+    return fstatat(directory, status, &found, AT_SYMLINK_NOFOLLOW) < 0 ||
+           time(NULL) - found.st_mtime < HEARD_S;
+}
+
+/* Each has a directory in the job's until Grid Engine's master has heard of its end, and for longer
+   where a site has them kept. */
 bool gridengine_has_tasks(void)
 {
     DIR *directory = opendir(variable("SGE_JOB_SPOOL_DIR"));
     struct dirent *entry;
-    struct stat found;
     bool tasks = false;
 
     if (directory == NULL)
         return false;
     while (!tasks && (entry = readdir(directory)) != NULL)
-        tasks = entry->d_name[0] != '.' &&
-                fstatat(dirfd(directory), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-                S_ISDIR(found.st_mode);
+        tasks = is_task(dirfd(directory), entry->d_name);
     closedir(directory);
     return tasks;
 }

@@ -91,8 +91,31 @@ enum { NUMBERS = 65, TIMES_MOST = 255, REAL_TIME_FIRST = 32 };
 static uint8_t owed[2][NUMBERS]; /* how often; to all of the job, and to its first process alone */
 static bool kept[NUMBERS];       /* came before the job had begun */
 
+static bool asks_to_stop(int number)
+{
+    return number == SIGTSTP || number == SIGTTIN || number == SIGTTOU;
+}
+
+/* What asks to stop and what has a process go on undo each other, as in the kernel: of those that
+   have not got there yet, the last counts. */
+static bool undoes(int number, int other)
+{
+    return (number == SIGCONT && asks_to_stop(other)) || (asks_to_stop(number) && other == SIGCONT);
+}
+
+static void undo(int number)
+{
+    for (int other = 1; other < NUMBERS; other++) {
+        if (undoes(number, other)) {
+            owed[false][other] = owed[true][other] = 0;
+            kept[other] = false;
+        }
+    }
+}
+
 void signals_owe(int number, bool alone)
 {
+    undo(number);
     if (owed[alone][number] < TIMES_MOST)
         owed[alone][number]++;
 }
@@ -143,6 +166,7 @@ void signals_keep(int number)
 {
     if (signals_deadly(number))
         die_of(number);
+    undo(number);
     kept[number] = true;
 }
 
