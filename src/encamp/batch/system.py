@@ -16,10 +16,12 @@ from encamp.model.errors import Code, EncampError
 
 class EndingError(EncampError):
     """The batch system is ending a job, or its lost run, and has not come to an end with that:
-    whoever keeps the job's starter from it is in its way. It is asked again until it has."""
+    whoever keeps the job's starter from it is in its way. It is asked again until it has.
+    `queued`: the job is in the queue again meanwhile, or may be."""
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, *, queued: bool = True) -> None:
         super().__init__(Code.WRONG_STATE, sentence, transient=True)
+        self.queued = queued
 
 
 class BatchSystem(ABC):

@@ -18,7 +18,7 @@ from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from encamp.batch.trial.site import Trial
-    from encamp.progress import Progress
+    from encamp.cli.bar import Bar
 
 ENVIRONMENTS = """\
 tools:
@@ -38,8 +38,13 @@ WHERE = (
 PATIENCE = 300.0
 """Seconds for a job. Those that are held are told at once."""
 SHELL = """
-The site stays until you leave this shell ('exit'). Files here are there in machines, too.
+The site stays until you leave this shell ('exit'). Files here are there in machines, too. It has
+no manager, which 'encamp jobs' and 'encamp why' would ask: {why} tells why a job waits.
 For example: {example}"""
+WHY = {
+    "slurm": "'squeue -O jobid,reason,admin_comment'",
+    "gridengine": "'qstat -j JOB'",
+}
 EXAMPLES = {
     "slurm": "sbatch --comment env:tools --wrap 'uname -a; id'; squeue",
     "gridengine": "echo 'uname -a; id' | qsub -cwd -l env=tools; qstat",
@@ -86,8 +91,11 @@ def try_it(
             with site:
                 _run(site, jobs, bar)
                 if shell:
-                    bar.finish()
-                    print(SHELL.format(example=EXAMPLES[system]), file=sys.stderr, flush=True)
+                    print(
+                        SHELL.format(example=EXAMPLES[system], why=WHY[system]),
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     site.shell()
 
 
@@ -120,7 +128,7 @@ def _kind(system: str) -> type[Trial]:
     return kinds[system]
 
 
-def _run(site: Trial, count: int, bar: Progress) -> None:
+def _run(site: Trial, count: int, bar: Bar) -> None:
     wanted: list[str | None] = [*NAMES, None]
     began = time.monotonic()
     jobs = {}
@@ -132,6 +140,7 @@ def _run(site: Trial, count: int, bar: Progress) -> None:
         PATIENCE * (1 + count),
         on_left=lambda left: bar.update(f"{left} of {count} jobs to go", 1 - left / count),
     )
+    bar.finish()
     _show(site, jobs, time.monotonic() - began)
 
 

@@ -212,14 +212,18 @@ async def test_job_that_is_back_in_the_queue_is_not_told_that_a_task_failed(door
         assert asked == []
         assert await machine.call("task", "exit 3").ended() == (Kind.EXITED, 3, "")
         assert not machine.queued()
+        told = []
         for script in ("exit 3", "kill -9 $$"):
             ringing = machine.call("task", f"echo it ends; {script}")
+            told.append(ringing)
             await ringing.until(Type.DATA, b"it ends")
             async with asyncio.timeout(PATIENCE):
                 while not machine.queued():
                     await asyncio.sleep(0.01)
             answers.append(True)
             assert not [frame for frame in ringing.frames if frame.type == Type.EXIT]
+    # Not even when all calls are ended: its script would go on.
+    assert not [frame for one in told for frame in one.frames if frame.type == Type.EXIT]
     assert asked[:3] == answers[:3]
 
 

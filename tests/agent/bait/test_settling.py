@@ -267,8 +267,9 @@ def test_job_that_is_deleted_on_its_way_back_was_given_back(home: Home) -> None:
     written = settle(home, Leaving(home, EndingError("Not yet."), NEVER), gone)
     assert written.outcome is Outcome.GIVEN_BACK
     assert written.reason == "its starter was killed; It was cancelled."
-    other = Home(home.root / "other").prepare()
-    assert settle(other, Leaving(other, NEVER), gone).outcome is Outcome.KILLED
+    for number, before in enumerate(([], [EndingError("On its way.", queued=False)])):
+        other = Home(home.root / str(number)).prepare()
+        assert settle(other, Leaving(other, *before, NEVER), gone).outcome is Outcome.KILLED
 
 
 def test_starter_may_end_when_its_job_is_in_the_queue_and_no_sooner(home: Home) -> None:

@@ -155,6 +155,43 @@ while :; do sleep 0.2; done
     assert camp.output(alice, id).split() == ["up", "warned"]
 
 
+CHECKPOINTING = """\
+ckpt_name          encamp
+interface          USERDEFINED
+ckpt_command       NONE
+migr_command       NONE
+restart_command    NONE
+clean_command      NONE
+ckpt_dir           /tmp
+signal             NONE
+when               xmr
+"""
+
+
+@pytest.fixture
+def checkpointed(camp: Camp) -> Iterator[None]:
+    before = camp.queue_value("ckpt_list")
+    camp.site.tell("-Ackpt", CHECKPOINTING)
+    camp.site.change("q", camp.site.queue, ckpt_list="encamp")
+    yield
+    camp.site.change("q", camp.site.queue, ckpt_list=before)
+    camp.site.run(["qconf", "-dckpt", "encamp"])
+
+
+@pytest.mark.usefixtures("checkpointed")
+def test_job_that_is_migrated_begins_again_and_is_not_taken_for_a_lost_one(
+    camp: Camp, alice: Person
+) -> None:
+    script = '#!/bin/sh\necho "run $RESTARTED"\n[ $RESTARTED = 0 ] && sleep 600\n:\n'
+    id = camp.submit(alice, *MINI, "-ckpt", "encamp", script=script)
+    camp.printed(alice, id, "run 0")
+    camp.site.run_as(alice.name, ["qmod", "-sj", id])
+    camp.ended(id)
+    assert "run 1" in camp.output(alice, id)
+    assert "queued again" not in camp.output(alice, id, stream="e")
+    assert Outcome.GIVEN_BACK not in outcomes_of(camp, id)
+
+
 @pytest.fixture
 def signals_as_methods(camp: Camp) -> Iterator[None]:
     """What the queue does to jobs is to send them signals of the site's choice."""

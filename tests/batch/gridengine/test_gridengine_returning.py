@@ -673,6 +673,40 @@ def test_task_that_nobody_waits_for_any_more_brings_nothing_back(with_task: Plac
     assert "has ended the job" in refused(lambda: with_task.bring_back(task=TASK)).sentence
 
 
+@pytest.mark.parametrize("task", [Task(), TASK])
+def test_next_agent_has_a_job_begin_of_which_nothing_is_left(
+    place: Place, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has seen nothing of the run that another host has put back, or what became of that."""
+    place.clear_away()
+    part = "" if task.is_script else task.step
+    place.marks = {"encamp_back": "over", returning.mark("7", part): "here"}
+    place.waits()
+    place.come()
+    place.bring_back(task=task, held=False)
+    assert place.left
+    place.marks[returning.mark("7", part)] = "over"
+    place.waits()
+    settles(place, monkeypatch)
+
+
+def test_run_of_which_nothing_was_seen_is_not_put_back(place: Place) -> None:
+    """What is listed here by now is the next one."""
+    place.clear_away()
+    place.waits(encamp_back="here")
+    place.come()
+    place.bring_back(held=False)
+    place.stands("t", "main.q@here", encamp_back="here")
+    place.finish()
+    assert place.called("qmod") == []
+
+
+def test_job_that_is_migrated_is_grid_engines(place: Place) -> None:
+    with (place.directory / "trace").open("a") as trace:
+        trace.write("11/18/2026 06:00:09 [106:7]: queued signal TTOU\n")
+    assert "has ended the job" in refused(place.bring_back).sentence
+
+
 def test_script_that_is_gone_when_it_is_given_back_is_waited_for(place: Place) -> None:
     """Grid Engine was faster."""
     place.adapter.describe("7")

@@ -465,13 +465,19 @@ def test_without_an_agent_a_job_that_is_deleted_meanwhile_stays_deleted(
     assert not called.exists()
 
 
-def test_a_job_that_grid_engine_has_killed_is_not_kept(door: Door, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "why",
+    ["mapped signal TSTP to signal KILL", "queued signal TTOU"],
+)
+def test_a_job_that_grid_engine_has_killed_is_not_kept(
+    door: Door, tmp_path: Path, why: str
+) -> None:
     spool = tmp_path / "spool"
     process = door.start(*WORDS, variables=gridengine(spool, tmp_path))
     guard_of(process)
     door.accept().answer(b"B")
     with (spool / "trace").open("a") as trace:
-        trace.write("11/17/2026 06:00:09 [1000:7]: mapped signal TSTP to signal KILL\n")
+        trace.write(f"11/17/2026 06:00:09 [1000:7]: {why}\n")
     process.kill()
     assert door.finish(process)[0] == -signal.SIGKILL
     assert not door.is_asked()

@@ -148,7 +148,9 @@ class Calling:
         except OSError as error:
             call.refuse(error.errno or errno.EIO, "")
         finally:
-            call.refuse(errno.EIO, "")
+            # With the job in the queue its script is to hear of nothing any more.
+            if not self.queued.done():
+                call.refuse(errno.EIO, "")
 
     async def _answer(self, call: Call, early: Iterable[int]) -> None:
         name = os.fsdecode(call.asked.args[0])

@@ -72,8 +72,13 @@ OF_THE_HOST = frozenset({Fault.UNFETCHED, Fault.UNDESCRIBED})
 
 def told_of(error: EncampError) -> str:
     """What a job reads of it. How large its machine is was the batch system's decision: what the
-    command line could do about that is no hint."""
-    return error.sentence if error.code is Code.NO_ROOM else str(error)
+    command line could do about that is no hint. What a build has printed is nowhere else."""
+    if error.code is Code.NO_ROOM:
+        return error.sentence
+    last = [line.strip() for line in error.detail.splitlines() if line.strip()][-1:]
+    if error.code is Code.BUILD_FAILED and last:
+        return f"{error.sentence} It said: {last[0]}"
+    return str(error)
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

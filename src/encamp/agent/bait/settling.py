@@ -69,7 +69,9 @@ class Lost:
         """Its starter is, for certain."""
         self.back = back
         self.is_sent = False
-        """It is back in the queue; what is left to do there takes its time."""
+        """It was put back; what is left to do takes its time."""
+        self.was_queued = False
+        """It was in the queue again, and not only on its way there."""
 
     def longest_delay(self, *, is_away: bool) -> float:
         """`is_away`: its batch system is, which may forget it as soon as it is back."""
@@ -186,7 +188,9 @@ class Settling:
                     said = error.sentence
                     LOG.info("Job %s: %s", job.id, said)
                 is_ending = isinstance(error, EndingError)
-                lost.is_sent |= is_ending and lost.back is not None
+                if isinstance(error, EndingError) and lost.back is not None:
+                    lost.is_sent = True
+                    lost.was_queued |= error.queued
                 is_held = lost.part in self._held
                 if is_ending and is_held:
                     self._ending.add(lost.part)
@@ -203,7 +207,7 @@ class Settling:
             delay = min(lost.longest_delay(is_away=is_away), delay * 1.5)
         else:
             reason = f"{NOT_SEEN} {said}".rstrip()
-        if lost.is_sent and lost.back is not None and outcome is not lost.back.outcome:
+        if lost.was_queued and lost.back is not None and outcome is not lost.back.outcome:
             # It was in the queue, whatever became of it there.
             outcome, reason = lost.back.outcome, f"{lost.back.reason}; {said}"
         LOG.warning("Job %s: %s (%s)", job.id, reason, outcome.value)

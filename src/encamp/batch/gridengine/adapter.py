@@ -153,8 +153,10 @@ class GridEngine(BatchSystem):
         if shepherd is None or not shepherd.directory.exists():
             if not self._returning.is_queued_again(job.id, part):
                 raise stays(FORGOTTEN)
-            if shepherd is None or not self._returning.is_awaited(job.id, part):
+            if not self._returning.is_awaited(job.id, part):
                 return ""
+            if shepherd is None:
+                return self._returning.left_unseen(part)
         else:
             if shepherd.is_attended and not part:
                 raise stays(ONLY_BATCH)

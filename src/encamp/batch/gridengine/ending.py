@@ -14,9 +14,12 @@ from encamp.model.errors import Code, EncampError
 USAGE, TRACE = "usage", "trace"
 """Files of its shepherd's: what the job took, written when it has ended; and what was done to it.
 The second is the job's own file, too: who changes it changes what becomes of one job of theirs."""
-ASKED = re.compile(r"mapped signal \w+ to signal KILL|lost connection -> exiting")
-"""Whatever Grid Engine ends a job for, it asks its shepherd to; and that of a program on another
-host ends it when nobody waits for it any more, as when the job's script has ended."""
+ASKED = re.compile(
+    r"mapped signal \w+ to signal KILL|lost connection -> exiting|queued signal TTOU"
+)
+"""Whatever Grid Engine ends a job for, it asks its shepherd to; that of a program on another
+host ends it when nobody waits for it any more, as when the job's script has ended. What is said by
+SIGTTOU is that a job with checkpoints is to begin again elsewhere."""
 FORGOTTEN = "Grid Engine has forgotten the job already."
 ONLY_BATCH = "Only batch jobs can be queued again."
 

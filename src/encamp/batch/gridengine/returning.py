@@ -59,6 +59,8 @@ REPORTS, LATE = 2, 10.0
 """Reports after which a daemon has nothing more to tell of a job that it was let go of in the wrong
 order; and by how many seconds the last may be late."""
 NOT_AGAIN = "It may not be begun a second time."
+NOBODY, NOWHERE = 0, "/dev/null/active_jobs/job"
+"""The shepherd and the directory of a run that had ended before this agent could see it."""
 
 LOG = logging.getLogger(__name__)
 
@@ -108,6 +110,11 @@ class Returning:
         )
         return msgspec.json.encode(lost).decode()
 
+    def left_unseen(self, part: str) -> str:
+        """The same of one that is awaited here, and of which nothing is left here."""
+        lost = Lost(shepherd=NOBODY, directory=f"{NOWHERE}/{part}", part=part, tasks=True)
+        return msgspec.json.encode(lost).decode()
+
     def finish(self, job: BatchJob, left: str, reason: str, *, hold: bool) -> None:
         """`hold`: it is held as if by its user then."""
         lost = LOST.decode(left)
@@ -144,7 +151,7 @@ class Returning:
         elif self._is_still_lost(job.id, lost, listed):
             self._await_tasks(job.id, lost, TASKS_END)
             self._reschedule(job, lost, listed, reason, hold=hold)
-            raise _not_told(job.id)
+            raise _not_told(job.id, queued=False)
         # Else it runs: somebody was faster.
 
     def is_queued_again(self, id: str, part: str) -> bool:
@@ -165,6 +172,8 @@ class Returning:
     def _is_still_lost(self, id: str, lost: Lost, listed: list[Listed]) -> bool:
         """Is it the lost run that it is said to be in? The shepherd of a task is there as long as
         Grid Engine has not heard of its end."""
+        if lost.shepherd == NOBODY:
+            return False
         host = self._calls.host
         place = id, host, lost.part
         runs = [each for each in shepherds() if (each.id, each.host, each.part) == place]
@@ -318,5 +327,6 @@ def mark(id: str, part: str = "") -> str:
     return f"{name}_{part}" if part else name
 
 
-def _not_told(id: str) -> EndingError:
-    return EndingError(f"Grid Engine has not cleared away the lost run of job {id} yet.")
+def _not_told(id: str, *, queued: bool = True) -> EndingError:
+    sentence = f"Grid Engine has not cleared away the lost run of job {id} yet."
+    return EndingError(sentence, queued=queued)

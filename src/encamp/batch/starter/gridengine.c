@@ -64,7 +64,8 @@ bool gridengine_has_killed(void)
 
     while (file != NULL && !killed && getline(&line, &size, file) > 0)
         killed = strstr(line, " to signal KILL") != NULL ||
-                 strstr(line, "lost connection -> exiting") != NULL;
+                 strstr(line, "lost connection -> exiting") != NULL ||
+                 strstr(line, "queued signal TTOU") != NULL; /* it is migrated */
     free(line);
     if (file != NULL)
         fclose(file);
