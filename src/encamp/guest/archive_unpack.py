@@ -174,7 +174,8 @@ class Unpacker(Reader):
                     length -= len(piece)
             failure = min(number((yield 4, 4)), ERRNO_MAX)
             if failure and problem is None:
-                problem = OSError(failure, f"could not be read whole: {os.strerror(failure)}")
+                # Without its number, which is about a disk elsewhere.
+                problem = OSError(f"could not be read whole: {os.strerror(failure)}")
             if fd is not None and parts is not None and problem is None:
                 try:
                     os.ftruncate(fd, size)
