@@ -22,8 +22,8 @@ what `encamp run` tells about the same environment on the same host: making the 
 guest's first answer. The guest sends that after it has begun to start the command, which is
 therefore in it for some 15 ms: without that a clone took 103 to 113 ms, and jobs waited 2.3 times
 as long. A job's command is made ready in its machine while everybody is told that it begins, by a
-process that is there already. The figure is close to its goal: 31 runs gave 1.81 to 2.04 (Slurm)
-and 1.79 to 2.12 (Grid Engine), around 1.94, and six of them missed it. What is spared in both a
+process that is there already. The figure is close to its goal: 35 runs gave 1.81 to 2.14 (Slurm)
+and 1.79 to 2.12 (Grid Engine), around 1.95, and seven of them missed it. What is spared in both a
 clone and a job makes it no smaller. Beside the clone, the first
 command of a fresh machine is some 0.5 of one under software emulation, whose translated code no
 clone inherits; each shared directory 0.1; asking the batch system 0.1; and what is written down and
