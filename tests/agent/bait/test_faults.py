@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from encamp.agent.bait.errand import Carried, Fault
+from encamp.agent.bait.errand import Carried, Fault, told_of
 from encamp.agent.bait.failing import Failing
 from encamp.agent.bait.housing import fault_of
 from encamp.agent.bait.probing import PROBE, Probing
@@ -19,6 +19,16 @@ from encamp.machines.qemu import MachineKilledError
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.property import Value
+
+
+def test_job_is_told_what_a_failed_build_has_said_last() -> None:
+    """Its output is nowhere else that the job's user could look."""
+    failed = EncampError(
+        Code.BUILD_FAILED, "It failed.", "See its output.", detail="first\nE: no such package\n \n"
+    )
+    assert told_of(failed) == "It failed. It said: E: no such package"
+    assert "See its output." in told_of(EncampError(Code.BUILD_FAILED, "It failed.", failed.hint))
+    assert told_of(EncampError(Code.NO_ROOM, "It is full.", "Ask for less.")) == "It is full."
 
 
 @pytest.mark.parametrize(
