@@ -46,6 +46,7 @@ PACKAGES = {
     "slurmd": "slurmd",
     "munged": "munge",
     "nsenter": "util-linux",
+    "nats-server": "nats-server",
     "sinfo": "slurm-client",
     "scontrol": "slurm-client",
     "squeue": "slurm-client",

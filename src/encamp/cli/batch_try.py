@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,17 +39,15 @@ WHERE = (
 PATIENCE = 300.0
 """Seconds for a job. Those that are held are told at once."""
 SHELL = """
-The site stays until you leave this shell ('exit'). Files here are there in machines, too. It has
-no manager, which 'encamp jobs' and 'encamp why' would ask: {why} tells why a job waits.
-For example: {example}"""
-WHY = {
-    "slurm": "'squeue -O jobid,reason,admin_comment'",
-    "gridengine": "'qstat -j JOB'",
-}
-EXAMPLES = {
-    "slurm": "sbatch --comment env:tools --wrap 'uname -a; id'; squeue",
-    "gridengine": "echo 'uname -a; id' | qsub -cwd -l env=tools; qstat",
-}
+You are {user} on {host}, one of the hosts of a private site. It stays until you leave this shell
+('exit'). What is in {work} is there in machines, too.
+
+Try:
+{tries}
+
+Read what its daemons were told:
+{files}
+"""
 
 
 def try_it(
@@ -91,11 +90,7 @@ def try_it(
             with site:
                 _run(site, jobs, bar)
                 if shell:
-                    print(
-                        SHELL.format(example=EXAMPLES[system], why=WHY[system]),
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                    print(_greeting(site), file=sys.stderr, flush=True)
                     site.shell()
 
 
@@ -144,6 +139,18 @@ def _run(site: Trial, count: int, bar: Bar) -> None:
     _show(site, jobs, time.monotonic() - began)
 
 
+def _greeting(site: Trial) -> str:
+    width = max(len(line.command) for line in site.tries) + 2
+    text = SHELL.format(
+        user=site.user.pw_name,
+        host=site.hosts[0].name,
+        work=site.work,
+        tries="\n".join(f"  {line.command:{width}}{line.meaning}" for line in site.tries),
+        files="\n".join(f"  {path}" for path in site.files),
+    )
+    return f"{text}\n{site.remark}\n" if site.remark else text
+
+
 def _show(site: Trial, jobs: dict[str, str | None], seconds: float) -> None:
     from encamp.cli.tables import show, table
 
@@ -154,7 +161,8 @@ def _show(site: Trial, jobs: dict[str, str | None], seconds: float) -> None:
             id, environment or "none", path.read_text().strip() if path.exists() else "no output"
         )
     show(made)
-    for host in site.hosts:
-        print(f"\n{host.name} $ encamp jobs --batch --all")
-        print(site.encamp(host, "jobs", "--batch", "--all", check=False).stdout, end="")
+    asked = "encamp jobs --batch --all"
+    words, variables = site.as_user(asked.split())
+    told = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+    print(f"\n$ {asked}\n{told.stdout}{told.stderr}", end="")
     print(f"\n{len(jobs)} job{'s' * (len(jobs) != 1)} ended after {seconds:.1f} seconds.")

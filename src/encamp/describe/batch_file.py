@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 from functools import partial
 from typing import Any
 
@@ -175,10 +175,12 @@ BATCH_FILE = Record(
 
 def load_batch_settings(*, of_host: bool = False) -> BatchSettings | None:
     """How this host works with its batch system; None if it has none. `of_host`: whoever asks, for
-    what an ordinary account may want to know; its own agent has no batch system."""
+    what an ordinary account may want to know; its own agent has no batch system. As the file only
+    informs that account, it may be told of another directory."""
     wanted = places.daemon_places(BATCH)
     if of_host:
-        wanted = [places.Place(f"{places.site_directory()}/{BATCH}", Level.SITE)]
+        directory = os.environ.get("ENCAMP_SITE_CONFIG") or places.site_directory()
+        wanted = [places.Place(f"{directory}/{BATCH}", Level.SITE)]
     found = places.look(wanted)
     files = places.read(found)
     for entry in found:

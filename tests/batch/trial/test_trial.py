@@ -4,13 +4,15 @@ even if whoever has opened it is killed."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,29 +45,108 @@ with {kind}(Path(sys.argv[1]), images=Home(Path(sys.argv[2])), nodes=1) as site:
 """
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
+@contextmanager
+def private_place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="encamp-trial-") as name:
         Path(name).chmod(0o755)
         yield Path(name) / "site"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_jobs_run_and_those_that_cannot_are_told(
-    kind: type[Trial], place: Path, site_home: Home
-) -> None:
-    with kind(place, images=site_home, nodes=1) as site:
-        machine, host = (site.submit(name, ["uname", "-n"]) for name in ("mini", None))
-        left: list[int] = []
-        site.wait([machine, host], on_left=left.append)
-        assert site.output(machine).read_text().startswith("mini-")
-        assert site.output(host).read_text() == f"{site.hosts[0].name}\n"
-        assert left
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with private_place() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def site(request: pytest.FixtureRequest, site_home: Home) -> Iterator[Trial]:
+    """One for all that is tried as its user."""
+    with private_place() as place:
+        with request.param(place, images=site_home, nodes=1) as site:
+            yield site
+        assert not place.exists()
+
+
+def typed(site: Trial, line: str) -> str:
+    """What the site's user is told who types this line at its shell."""
+    words, variables = site.as_user(["/bin/bash", "--norc", "-c", line])
+    done = subprocess.run(
+        words, env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_jobs_run(site: Trial) -> None:
+    machine, host = (site.submit(name, ["uname", "-n"]) for name in ("mini", None))
+    left: list[int] = []
+    site.wait([machine, host], on_left=left.append)
+    assert site.output(machine).read_text().startswith("mini-")
+    assert site.output(host).read_text() == f"{site.hosts[0].name}\n"
+    assert left
+
+
+def test_its_user_finds_encamp_and_a_manager_that_answers(site: Trial) -> None:
+    job = site.submit("mini", ["true"])
+    site.wait([job])
+    name = site.hosts[0].name
+    assert "Usage" in typed(site, "encamp --help")
+    assert re.search(
+        rf"{site.system}:{job} .*mini .*done", typed(site, "encamp jobs --batch --all")
+    )
+    assert "it ended in machine" in typed(site, f"encamp why {site.system}:{job}")
+    status = typed(site, "encamp batch status")
+    assert "open: jobs may come" in status
+    assert "an agent answers" in status
+    assert name in typed(site, "encamp hosts")
+    assert name in typed(site, "encamp top --once")
+    assert typed(site, "encamp run -- uname -n").startswith("mini-")
+
+
+def test_its_user_is_told_why_a_job_waits(site: Trial) -> None:
+    commands = {
+        "slurm": "sbatch --parsable --hold --comment env:mini --wrap true",
+        "gridengine": "echo true | qsub -terse -h -cwd -S /bin/sh -l env=mini",
+    }
+    job = typed(site, commands[site.system]).strip()
+    told = typed(site, f"encamp why {site.system}:{job}")
+    assert "held" in told
+    assert "the batch system says" in told
+    typed(site, f"{'scancel' if site.system == 'slurm' else 'qdel'} {job}")
+
+
+def test_its_user_is_told_where_its_files_are_and_what_to_try(site: Trial) -> None:
+    site.wait([site.submit("mini", ["true"])])
+    for line in site.tries:
+        done = f"{line.command} &>/dev/null && echo done"
+        # What Grid Engine writes down of a job is there after a second.
+        wait_for(partial(typed, site, done))
+    for path in site.files:
+        assert typed(site, f"test -s {path} || test {path.name} = environments.yaml") == ""
+        assert typed(site, f"cat {path} >/dev/null") == ""
+
+
+def test_interactive_jobs_and_steps_are_in_machines(site: Trial) -> None:
+    if site.system == "gridengine":
+        assert typed(site, "qrsh -cwd -l env=mini uname -n").startswith("mini-")
+        return
+    assert typed(site, "srun --vmenv=mini uname -n").startswith("mini-")
+    assert typed(site, "srun --comment env:mini uname -n").startswith("mini-")
+    waited = "sbatch --vmenv=mini -W -o step.out --wrap 'srun uname -n' && cat step.out"
+    assert re.search(r"^mini-", typed(site, waited), re.MULTILINE)
+
+
+def test_jobs_that_cannot_be_run_are_told(site: Trial) -> None:
+    """Which environments there are is not known here when jobs are submitted."""
+    descriptions = site.settings / "environments.yaml"
+    text = descriptions.read_text()
+    descriptions.unlink()
+    try:
         held = site.submit("nosuch", ["true"])
         with pytest.raises(EncampError, match=rf"holds 1 of the jobs.*: {held}\.") as raised:
             site.wait([held])
         assert "There is no environment 'nosuch'" in raised.value.detail
-    assert not place.exists()
+    finally:
+        descriptions.write_text(text)
 
 
 def processes_in(place: Path) -> list[str]:
@@ -81,7 +162,7 @@ def processes_in(place: Path) -> list[str]:
     return found
 
 
-def wait_for(what: Callable[[], bool]) -> None:
+def wait_for(what: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < end
@@ -111,7 +192,7 @@ def test_site_is_taken_down_by_a_signal(place: Path, site_home: Home) -> None:
         words, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as trying:
         assert trying.stderr is not None
-        said = next((line for line in trying.stderr if "The site stays" in line), "")
+        said = next((line for line in trying.stderr if "private site" in line), "")
         assert said
         trying.terminate()
         assert trying.wait(PATIENCE) == 128 + signal.SIGTERM

@@ -55,6 +55,11 @@ class SlurmSite:
         self._lock = -1
 
     @property
+    def bus_port(self) -> int:
+        """One that no site of Slurm's takes but this one, which leaves it to others."""
+        return self.port + PORTS.step - 1
+
+    @property
     def environment(self) -> dict[str, str]:
         """What Slurm's commands are told to find this site."""
         return {"SLURM_CONF": str(self.conf)}

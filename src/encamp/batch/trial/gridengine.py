@@ -5,14 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from encamp.batch.gridengine.host import becoming, variables_of
 from encamp.batch.gridengine.site import GridEngineSite
-from encamp.batch.trial.site import Node, Trial
+from encamp.batch.trial.site import Node, Trial, Try
 
 
 class GridEngineTrial(Trial):
     system = "gridengine"
+    own_tries = (
+        Try("echo 'uname -a; id' | qsub -cwd -l env=tools", "a job in a machine"),
+        Try("qrsh -cwd -l env=mini uname -n", "a command in one"),
+        Try("qstat", "the jobs that wait or run"),
+        Try("qacct -j 1", "what Grid Engine itself has written down of a job that is over"),
+    )
 
     def bring_up(self, held: ExitStack) -> None:
         self.cell = held.enter_context(
@@ -31,6 +38,15 @@ class GridEngineTrial(Trial):
     def front(self) -> Node:
         return self.cell.master
 
+    @property
+    def bus(self) -> str:
+        return f"{self.cell.master.address}:4222"
+
+    @property
+    def own_files(self) -> Sequence[Path]:
+        prefix = self.directory / "lib"
+        return [prefix / "gridengine-jsv", prefix / "gridengine-rules"]
+
     def submit(
         self, environment: str | None, command: Sequence[str], *, name: str = "job", node: str = ""
     ) -> str:
@@ -44,10 +60,10 @@ class GridEngineTrial(Trial):
         done = self.cell.run_as(self.user.pw_name, words, directory=self.work, input=script)
         return str(done.stdout).strip()
 
-    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    def entering(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         user = self.user.pw_name
-        line = [*self.cell.master.entering(self.work), *becoming(user), *words]
-        return line, {**variables_of(user), "HOME": str(self.work)}
+        line = [*self.cell.hosts[0].entering(self.work), *becoming(user), *words]
+        return line, variables_of(user)
 
     def waiting(self) -> dict[str, bool]:
         lines = self.cell.run(["qstat", "-u", "*"]).stdout.splitlines()[2:]

@@ -21,16 +21,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
+import encamp.batch
+from encamp import programs
 from encamp.batch.trial import remover
+from encamp.door.places import MANAGER_SOCKET
 from encamp.home import Home
 from encamp.model.errors import Code, EncampError
 from encamp.own_files import check_readable_by
 
 ENCAMP = Path(sys.executable).with_name("encamp")
+SPANK = Path(encamp.batch.__file__).with_name("encamp_spank.so")
+MANAGER = "manager"
+PATHS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 PATIENCE = 120.0
 """Seconds after which what does not come up will not do so any more."""
 LOOK, LONGEST_LOOK = 0.05, 0.4
@@ -56,10 +62,30 @@ class Node(Protocol):
         """A program that goes on."""
 
 
+class Try(NamedTuple):
+    """Something to type at the shell of a site's user."""
+
+    command: str
+    meaning: str
+
+
+TRIES = (
+    Try("encamp jobs --batch --all", "which jobs came to machines, and where"),
+    Try("encamp why {system}:1", "why that job is as it is"),
+    Try("encamp batch status", "how this host stands towards {system}"),
+    Try("encamp hosts", "the hosts that the manager knows"),
+    Try("encamp top --once", "the whole site; without --once it goes on"),
+)
+
+
 class Trial(ABC):
     """A private site, ready for jobs in environments once it is entered."""
 
     system: str
+    own_tries: Sequence[Try] = ()
+    """What the batch system's own commands do; `encamp`'s come after them."""
+    remark: str = ""
+    """What a user of the batch system may miss here."""
 
     def __init__(
         self,
@@ -102,6 +128,16 @@ class Trial(ABC):
     def front(self) -> Node:
         """Where users submit them."""
 
+    @property
+    @abstractmethod
+    def bus(self) -> str:
+        """The address and port that the server of the bus has to itself, once all of it is up."""
+
+    @property
+    @abstractmethod
+    def own_files(self) -> Sequence[Path]:
+        """The batch system's own that are worth a look."""
+
     @abstractmethod
     def submit(
         self, environment: str | None, command: Sequence[str], *, name: str = "job", node: str = ""
@@ -114,9 +150,9 @@ class Trial(ABC):
         by themselves."""
 
     @abstractmethod
-    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """A command line, with its variables, that runs another one where the submitting user is,
-        for whoever starts it himself."""
+    def entering(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """A command line that runs another one for the submitting user on the first host, and the
+        variables by which the batch system's commands find it."""
 
     # ── what is the same for all ─────────────────────────────────────────────────────────────────
 
@@ -143,6 +179,18 @@ class Trial(ABC):
         return Home(self.directory / "homes" / host.name)
 
     @property
+    def files(self) -> Sequence[Path]:
+        """What the site's daemons are told, for whoever wants to look."""
+        ours = [self.settings / name for name in ("batch.yaml", "environments.yaml", "site.yaml")]
+        return [*ours, *self.own_files]
+
+    @property
+    def tries(self) -> Sequence[Try]:
+        """What the site's user can do."""
+        ours = (Try(*(text.format(system=self.system) for text in line)) for line in TRIES)
+        return [*self.own_tries, *ours]
+
+    @property
     def arrival(self) -> Path | None:
         """The program that hosts run when a job has come to them."""
         return self.settings / "arrival" if self._arrival else None
@@ -152,6 +200,22 @@ class Trial(ABC):
 
     def encamp(self, host: Node, *words: str | Path, check: bool = True) -> Any:
         return host.run([ENCAMP, *words], variables=self.variables(host), check=check)
+
+    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """A command line, with its variables, that runs another one as the submitting user does,
+        for whoever starts it himself. Nothing that is set for the caller's own Encamp counts."""
+        line, variables = self.entering(words)
+        manager = Home(self.directory / "homes" / MANAGER)
+        return line, {
+            "LANG": "C.UTF-8",
+            **variables,
+            "PATH": f"{self.directory / 'bin'}:{PATHS}",
+            "HOME": str(self.work),
+            "USER": self.user.pw_name,
+            "LOGNAME": self.user.pw_name,
+            "ENCAMP_DOOR": str(manager.root / MANAGER_SOCKET),
+            "ENCAMP_SITE_CONFIG": str(self.settings),
+        }
 
     def shell(self) -> int:
         """For the submitting user, until whoever is at it has had enough."""
@@ -197,6 +261,7 @@ class Trial(ABC):
             self._lay_out(held)
             self.tell(f"starting {self.system}")
             self.bring_up(held)
+            self._start_manager()
             for host in self.hosts:
                 self.tell(f"starting the agent of {host.name}")
                 self._start_agent(host, held)
@@ -215,8 +280,9 @@ class Trial(ABC):
     def _lay_out(self, held: ExitStack) -> None:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         held.enter_context(removed(self.directory))
-        for path in (self.work, self.settings, self.directory / "homes", self.directory / "log"):
-            path.mkdir(mode=0o755)
+        for name in ("work", "etc", "homes", "log", "bin"):
+            (self.directory / name).mkdir(mode=0o755)
+        (self.directory / "bin" / "encamp").symlink_to(ENCAMP)
         os.chown(self.work, self.user.pw_uid, self.user.pw_gid)
         text = SETTINGS.format(system=self.system, work=self.work)
         (self.settings / "batch.yaml").write_text(text)
@@ -225,13 +291,25 @@ class Trial(ABC):
             self.arrival.write_text(self._arrival)
             self.arrival.chmod(0o755)
 
+    def _start_manager(self) -> None:
+        """And the bus, on which the agents find it."""
+        names = ",".join(host.name for host in self.hosts)
+        self.encamp(
+            *(self.front, "site", "init", self.settings, "--name", "trial"),
+            *("--bus", self.bus, "--agents", names),
+        )
+        server = programs.find("nats-server")
+        conf, logs = self.settings / "nats-server.conf", self.directory / "log"
+        self.front.start([server, "-c", conf], log=logs / "bus")
+        variables = self.variables(self.front)
+        variables["ENCAMP_HOME"] = str(Home(self.directory / "homes" / MANAGER).prepare().root)
+        self.front.start([ENCAMP, "manager", "--verbose"], log=logs / MANAGER, variables=variables)
+
     def _start_agent(self, host: Node, held: ExitStack) -> None:
         home = self.home(host).prepare()
         shutil.copytree(self._images.images, home.images, dirs_exist_ok=True)
         log = self.directory / "log" / f"agent.{host.name}"
-        host.start(
-            [ENCAMP, "agent", "--alone", "--verbose"], log=log, variables=self.variables(host)
-        )
+        host.start([ENCAMP, "agent", "--verbose"], log=log, variables=self.variables(host))
         # Before the batch system is taken down, and with it whoever could be asked.
         held.callback(self.encamp, host, "kill-all", check=False)
         until = time.monotonic() + PATIENCE

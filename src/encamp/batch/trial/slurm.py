@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from encamp.batch.slurm.site import SlurmSite
-from encamp.batch.trial.site import Node, Trial
+from encamp.batch.trial.site import SPANK, Node, Trial, Try
 
 ENVIRONMENT = "env:"
 HELD = re.compile(r"held", re.IGNORECASE)
@@ -18,6 +18,14 @@ HELD = re.compile(r"held", re.IGNORECASE)
 
 class SlurmTrial(Trial):
     system = "slurm"
+    own_tries = (
+        Try("sbatch --comment env:tools --wrap 'uname -a; id'", "a job in a machine"),
+        *([Try("srun --vmenv=mini uname -n", "a step in one")] if SPANK.exists() else []),
+        Try("squeue", "the jobs that wait or run"),
+    )
+    remark = (
+        "This site keeps no accounts, so 'sacct' has nothing to tell: ask 'encamp jobs --batch'."
+    )
 
     def bring_up(self, held: ExitStack) -> None:
         lines = () if self.arrival is None else (f"Prolog={self.arrival}",)
@@ -25,8 +33,9 @@ class SlurmTrial(Trial):
         self.slurm = held.enter_context(
             SlurmSite(place, nodes=self.nodes, cpus=self.slots, lines=lines)
         )
-        prefix = self.directory / "lib"
-        self.encamp(self.front, "batch", "install", self.system, "--prefix", prefix, "--yes")
+        words: list[str | Path] = ["--prefix", self.directory / "lib", "--yes"]
+        words += ["--spank"] if SPANK.exists() else []
+        self.encamp(self.front, "batch", "install", self.system, *words)
         self.slurm.reconfigure()
 
     @property
@@ -36,6 +45,15 @@ class SlurmTrial(Trial):
     @property
     def front(self) -> Node:
         return self.slurm.controller
+
+    @property
+    def bus(self) -> str:
+        return f"127.0.0.1:{self.slurm.bus_port}"
+
+    @property
+    def own_files(self) -> Sequence[Path]:
+        names = ("slurm.conf", "job_submit.lua", "encamp_rules.lua", "plugstack.conf")
+        return [self.slurm.conf.with_name(name) for name in names]
 
     def submit(
         self, environment: str | None, command: Sequence[str], *, name: str = "job", node: str = ""
@@ -50,17 +68,14 @@ class SlurmTrial(Trial):
             self.user.pw_gid,
             [*words, f"--wrap={shlex.join(command)}"],
             directory=self.work,
-            variables=self._own_variables(),
+            variables={"HOME": str(self.work), "USER": self.user.pw_name},
         )
         return str(done.stdout).strip()
 
-    def as_user(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    def entering(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         user = self.user.pw_uid, self.user.pw_gid
-        line = self.slurm.controller.command(words, user=user, directory=self.work)
-        return line, {**os.environ, **self.slurm.environment, **self._own_variables()}
-
-    def _own_variables(self) -> dict[str, str]:
-        return {"HOME": str(self.work), "USER": self.user.pw_name}
+        line = self.slurm.nodes[0].command(words, user=user, directory=self.work)
+        return line, self.slurm.environment
 
     def waiting(self) -> dict[str, bool]:
         lines = self.slurm.run(["squeue", "--noheader", "--format=%i %r"]).stdout.splitlines()
