@@ -82,7 +82,12 @@ def status(pid: int) -> dict[str, str]:
     return {key: value.strip() for key, value in (line.split(":", 1) for line in lines)}
 
 
+SECRET = {"CLOUD_SECRET": "of the caller's"}
+
+
 def assert_few_rights(pid: int, uid: int) -> None:
+    variables = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
+    assert {line.partition("=")[0] for line in variables} == {"PATH", "LANG"}
     found = status(pid)
     assert set(found["Uid"].split()) == {str(uid)}
     assert "0" not in found["Gid"].split()
@@ -114,7 +119,7 @@ def account_uid() -> int:
 def test_roots_machine_runs_as_an_account_of_its_own_without_any_right(
     encamp: Encamp, site_home: Home, tmp_path: Path, shares: bool
 ) -> None:
-    encamp("start", "--name", "a", *(("--share", tmp_path) if shares else ()))
+    encamp("start", "--name", "a", *(("--share", tmp_path) if shares else ()), variables=SECRET)
     (pid,) = machine_processes(site_home)
     assert account_uid() != 0
     assert_few_rights(pid, account_uid())
@@ -123,7 +128,7 @@ def test_roots_machine_runs_as_an_account_of_its_own_without_any_right(
 
 
 def test_machine_runs_as_its_owner(alice: Account) -> None:
-    alice.encamp("start", "--name", "a")
+    alice.encamp("start", "--name", "a", variables=SECRET)
     (pid,) = machine_processes(alice.home)
     assert_few_rights(pid, alice.uid)
     done = alice.encamp("exec", "a", "--", "sh", "-c", "id -u; id -g; id -un")

@@ -24,6 +24,10 @@ from encamp.polling import is_readable
 
 LAUNCHER = Path(__file__).with_name("encamp-launch")
 
+VARIABLES = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+"""All that a machine's process is told. The caller's own variables may hold secrets, and a guest
+that has taken QEMU over would read them."""
+
 FLOCK = struct.Struct("hhqqi4x")
 """The kernel's `struct flock` on 64-bit Linux: type, whence, start, length, pid."""
 
@@ -73,6 +77,7 @@ class Launch:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=VARIABLES,
                 pass_fds=self.descriptors,
                 start_new_session=True,
             )
