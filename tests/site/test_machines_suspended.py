@@ -156,3 +156,52 @@ def test_machine_whose_share_is_gone_stays_suspended_with_a_clear_error(
     shared.mkdir()
     encamp("restore", "sleeper")
     assert shell(encamp, "sleeper", "echo up > /s/file; echo up") == ["up"]
+
+
+@pytest.fixture
+def verdict(site_home: Home) -> Iterator[Path]:
+    """The file with what is known of KVM on this host, for a test to change."""
+    path = site_home.root / "accelerator.json"
+    known = path.read_bytes()
+    yield path
+    path.write_bytes(known)
+
+
+def change(record: Path, **changes: object) -> None:
+    record.write_text(json.dumps({**json.loads(record.read_bytes()), **changes}))
+
+
+def test_machine_wakes_up_on_what_it_was_suspended_on_whatever_new_ones_are_made_on(
+    encamp: Encamp, clean: None, site_home: Home, verdict: Path
+) -> None:
+    encamp("start", "--name", "sleeper")
+    made_on = json.loads(encamp("show", "--json", "sleeper").stdout)["accelerator"]
+    shell(encamp, "sleeper", "echo in memory > /dev/shm/file")
+    encamp("suspend", "sleeper")
+    change(verdict, accelerator={"kvm": "tcg", "tcg": "kvm"}[made_on])
+    if made_on == "tcg":
+        encamp("restore", "sleeper")
+    else:
+        refused = encamp("restore", "sleeper", check=False)
+        assert refused.returncode == 79
+        verdict.unlink()
+        encamp("restore", "sleeper")
+    assert shell(encamp, "sleeper", "cat /dev/shm/file") == ["in", "memory"]
+
+
+def test_machine_suspended_under_kvm_is_not_woken_without_it_nor_on_another_processor(
+    encamp: Encamp, clean: None, site_home: Home
+) -> None:
+    encamp("start", "--name", "sleeper")
+    encamp("suspend", "sleeper")
+    directory = directory_of(encamp, site_home, "sleeper")
+    before = (directory / "machine.json").read_bytes()
+    change(directory / "machine.json", accelerator="kvm", processor="Another (Vendor 1/2/3)")
+    refused = encamp("restore", "sleeper", check=False)
+    assert refused.returncode == 79
+    assert b"was suspended under KVM" in refused.stderr or b"Vendor 1/2/3" in refused.stderr
+    assert b"It stays suspended" in refused.stderr
+    assert json.loads(encamp("show", "--json", "sleeper").stdout)["state"] == "suspended"
+    (directory / "machine.json").write_bytes(before)
+    encamp("restore", "sleeper")
+    assert shell(encamp, "sleeper", "echo up") == ["up"]

@@ -293,7 +293,7 @@ def test_machine_goes_on_when_its_context_cannot_be_written(
     [
         ("encamp.agent.keeper:launch+after", "suspended"),
         ("encamp.agent.keeper:wake+after", "suspended"),
-        ("encamp.agent.keeper:Keeper._go_on+before", "paused"),
+        ("encamp.agent.keeper:Keeper._go_on+before", "suspended"),
         ("encamp.machines.qemu:Engine.resume+after", "paused"),
         ("encamp.agent.moving:Moves.moved+after", "running"),
     ],
@@ -311,6 +311,24 @@ def test_killed_restore_can_be_repeated(
         encamp("restore" if state == "suspended" else "resume", "a")
     assert encamp("exec", "a", "--", "cat", "/tmp/kept").stdout == b"kept\n"
     assert not list(site_home.machines.glob("*/context"))
+    encamp("kill-all")
+
+
+@pytest.mark.parametrize("disk", [(), ("--disk", "32M")], ids=["in memory", "with a disk"])
+@pytest.mark.parametrize("victim", ["encamp", "machine"])
+def test_machine_that_had_not_answered_when_its_restore_failed_can_be_restored_again(
+    encamp: Encamp, dying: Dying, disk: tuple[str, ...], victim: str
+) -> None:
+    encamp("start", "--name", "a", *disk)
+    encamp("exec", "a", "--", "sh", "-c", "echo kept >/dev/shm/kept")
+    encamp("suspend", "a")
+    code = dying("encamp.agent.keeper:Keeper._greet+before", victim, "restore", "a")
+    assert code == (KILLED if victim == "encamp" else Code.MACHINE_LOST.value)
+    # With a disk that it may write to, it cannot be taken back while it still runs.
+    paused = bool(disk) and victim == "encamp"
+    assert states(encamp) == {"a": "paused" if paused else "suspended"}
+    encamp("resume" if paused else "restore", "a")
+    assert encamp("exec", "a", "--", "cat", "/dev/shm/kept").stdout == b"kept\n"
     encamp("kill-all")
 
 

@@ -24,6 +24,7 @@ from encamp.images.store import ImageStore
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
 from encamp.machines.hardware import Hardware
+from encamp.machines.processor import processor
 from encamp.machines.storage import KEPT, choose
 from encamp.machines.tap import Tap
 from encamp.model.environment import Environment
@@ -35,7 +36,7 @@ from encamp.model.recipe import Kind, Recipe
 from encamp.model.size import Size
 from encamp.model.storage import Storage
 from encamp.model.wanted import check_name, wanted_size
-from encamp.progress import Progress
+from encamp.progress import Progress, Silent
 
 T = TypeVar("T")
 
@@ -148,6 +149,31 @@ async def usable_accelerator(
 
         image = await _in_thread(images.ensure, MINI, progress)
     return await accelerator.decide(home, image, user, progress)
+
+
+async def check_processor(
+    home: Home, images: ImageStore, image: Image, user: tuple[int, int] | None, machine: Machine
+) -> None:
+    """Refuse to wake a suspended machine on another processor than it was suspended on: its guest
+    would crash."""
+    if machine.accelerator != "kvm":
+        return  # QEMU emulates the same processor everywhere.
+    stays = "It stays suspended until then."
+    verdict = await usable_accelerator(home, images, image, user, Silent())
+    if verdict.accelerator != "kvm":
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Machine {machine.name} was suspended under KVM, and can only be restored under it:"
+            f" {verdict.reason}.",
+            f"Make KVM usable, then try again ('encamp accelerator --again'). {stays}",
+        )
+    if machine.processor != processor():
+        raise EncampError(
+            Code.WRONG_STATE,
+            f"Machine {machine.name} was suspended on another processor, {machine.processor};"
+            f" this host has {processor()}.",
+            f"Restore it on a host with that processor. {stays}",
+        )
 
 
 def _check_context(environment: Environment, *, resolved: bool) -> None:

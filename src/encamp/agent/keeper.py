@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from encamp.agent.deciding import usable_accelerator
+from encamp.agent.deciding import check_processor
 from encamp.agent.journal import Journal
 from encamp.agent.making import Maker
 from encamp.agent.moving import Moves, check_host
@@ -24,7 +24,9 @@ from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
 from encamp.machines.account import process_user
+from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import Hardware, Kept, share_slots_for
+from encamp.machines.processor import kvm_release
 from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake
 from encamp.machines.room import check_room
 from encamp.machines.storage import KEPT, backend_of
@@ -33,7 +35,8 @@ from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
 from encamp.model.machine import ALIVE, Machine, Move, State
-from encamp.progress import Progress, Silent
+from encamp.model.storage import Storage
+from encamp.progress import Progress
 
 POWER_OFF_TIMEOUTS = {False: 15.0, True: 90.0}
 """Seconds a guest has to shut itself down before it is ended; a whole disk has an init of its own,
@@ -102,18 +105,15 @@ class Keeper:
 
     async def resume(self, machine: Machine) -> Machine:
         with self._moves.standing(machine, Move.RESUME) as (current, engine):
-            return await self._go_on(current, engine, "resumed on request")
-
-    async def _go_on(self, machine: Machine, engine: Engine, reason: str) -> Machine:
-        """Let a machine that stands still run, with its shares and the right time."""
-        await engine.unless_ended(engine.resume())
-        if machine.ssh:
-            # A machine that was restored has a new process, which leads nowhere yet.
-            port = await engine.unless_ended(engine.forward(SSH_PORT))
-            machine = msgspec.structs.replace(machine, ssh=port)
-        moved = self._moves.moved(machine, Move.RESUME, reason)
-        if not machine.guest:
+            await engine.unless_ended(engine.resume())
+            moved = self._moves.moved(current, Move.RESUME, "resumed on request")
+            await self._greet(moved, engine)
             return moved
+
+    async def _greet(self, machine: Machine, engine: Engine) -> None:
+        """See a machine that goes on get its shares and the right time."""
+        if not machine.guest:
+            return
         try:
             # A hello sets the guest's clock right.
             async with session(machine, engine) as channel:
@@ -122,7 +122,6 @@ class Keeper:
             # With all channels taken, it is set by the next one that is opened.
             if error.code is not Code.NO_ROOM:
                 raise
-        return moved
 
     async def suspend(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Put the machine into a context file and end its process."""
@@ -167,16 +166,16 @@ class Keeper:
         self.journal.write(machine)
 
     async def restore(self, machine: Machine) -> Machine:
-        """Wake a suspended machine up from its context file."""
+        """Wake a suspended machine up from its context file, on what it was suspended on."""
         with self._moves.moving(machine, Move.RESTORE) as current, ExitStack() as held:
             directory = self.journal.directory(current.id)
             user = process_user(current.owner)
             image = self.image_of(current)
-            verdict = await usable_accelerator(self.home, self.maker.images, image, user, Silent())
+            await check_processor(self.home, self.maker.images, image, user, current)
             slots = share_slots_for(len(current.shares))
             assert slots is not None, "it had that many shares when it was made"
             hardware = Hardware(
-                verdict.accelerator,
+                current.accelerator,
                 current.size,
                 slots,
                 current.network,
@@ -204,15 +203,49 @@ class Keeper:
                 except BaseException:
                     await engine.process.kill()
                     raise
-                # From here on it may write to its disk, and its context is good for nothing.
-                standing = msgspec.structs.replace(
-                    current, state=State.PAUSED, reason="it was being restored", changed=time.time()
-                )
-                self.journal.write(standing)
-                directory.context.unlink()
-                return await self._go_on(standing, engine, "restored on request")
+                return await self._go_on(current, engine)
+            except EncampError as error:
+                if directory.context.exists():
+                    error.hint = _still_suspended(current, error.hint)
+                raise
             finally:
                 engine.process.close()
+
+    async def _go_on(self, machine: Machine, engine: Engine) -> Machine:
+        """Let a restored machine run. Its context is kept until its guest has answered, and until
+        then it stays suspended in its record: recovery ends its process if we are killed.
+
+        That cannot be done for a machine that writes to a disk, of which its context knows nothing:
+        in its record it is paused, and it only becomes suspended again with its disk untouched."""
+        directory = self.journal.directory(machine.id)
+        before = _last_written(machine, directory)
+        standing = machine
+        if machine.storage is not Storage.RAM:
+            standing = msgspec.structs.replace(
+                machine, state=State.PAUSED, reason="it was being restored", changed=time.time()
+            )
+            self.journal.write(standing)
+        try:
+            await engine.unless_ended(engine.resume())
+            if standing.ssh:
+                # Its new process leads nowhere yet.
+                port = await engine.unless_ended(engine.forward(SSH_PORT))
+                standing = msgspec.structs.replace(standing, ssh=port)
+            await self._greet(standing, engine)
+        except BaseException:
+            if before is not None and _last_written(machine, directory) == before:
+                await engine.process.kill()
+            if before is not None and _last_written(machine, directory) == before:
+                self.journal.write(machine)
+            else:
+                directory.context.unlink()
+            raise
+        if standing.accelerator == "kvm":
+            standing = msgspec.structs.replace(standing, kvm=kvm_release())
+        move = Move.RESTORE if standing.state is State.SUSPENDED else Move.RESUME
+        moved = self._moves.moved(standing, move, "restored on request")
+        directory.context.unlink()
+        return moved
 
     async def stop(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Let the guest shut itself down; its record stays."""
@@ -304,6 +337,27 @@ def check_guest(machine: Machine) -> None:
             " cloud-init nor qemu-guest-agent to start Encamp's guest program.",
             f"Log in to it: ssh -p {machine.ssh} USER@127.0.0.1",
         )
+
+
+def _last_written(machine: Machine, directory: MachineDirectory) -> int | None:
+    """When the machine last wrote to its disk; None if that cannot be known, as of a volume."""
+    if machine.storage is Storage.RAM:
+        return 0
+    try:
+        return directory.disk.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _still_suspended(machine: Machine, hint: str) -> str:
+    """What to do about a machine that would not wake up, and could be tried again."""
+    words = [hint, f"Machine {machine.name} is still suspended."]
+    if machine.accelerator == "kvm" and machine.kvm != kvm_release():
+        words.append(
+            f"It was made under {machine.kvm}, and this is {kvm_release()}: restore it where the"
+            " kernel, its KVM parameters and the processor are as they were."
+        )
+    return " ".join(word for word in words if word)
 
 
 async def _mount_missing(channel: Channel, machine: Machine) -> None:

@@ -211,7 +211,10 @@ def _read(directory: int, uid: int, name: str) -> Machine | None:
 
 def _is_plausible(machine: Machine) -> bool:
     """Can Encamp have written this? What makes no sense would be held against the whole host."""
-    words = (machine.name, machine.environment, machine.image, machine.network)
+    words = (
+        *(machine.name, machine.environment, machine.image, machine.network),
+        *(machine.accelerator, machine.processor, machine.kvm),
+    )
     size, largest = machine.size, LARGEST_SIZE
     return (
         all(len(word) <= LONGEST_WORD and word.isprintable() for word in words)

@@ -10,6 +10,7 @@ import msgspec
 
 from encamp.agent.session import USER_NETWORK
 from encamp.machines.hardware import SHARE_SLOTS, Hardware, share_slots_for
+from encamp.machines.processor import kvm_release, processor
 from encamp.machines.tap import Tap
 from encamp.model.environment import Answer, Context, Environment
 from encamp.model.errors import Code, EncampError
@@ -39,6 +40,7 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
     machine_id = os.urandom(16).hex()
     now = time.time()
     name = plan.request.name or _name(plan, machine_id)
+    under_kvm = plan.hardware.accelerator == "kvm"
     return Machine(
         id=machine_id,
         name=name,
@@ -56,6 +58,9 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         network=plan.hardware.network,
         link=None if plan.tap is None else plan.tap.link,
         node=_node(plan, name, now),
+        accelerator=plan.hardware.accelerator,
+        processor=processor() if under_kvm else "",
+        kvm=kvm_release() if under_kvm else "",
         shares=plan.shares,
         devices=plan.hardware.devices,
         words=plan.hardware.words,

@@ -18,6 +18,7 @@ from encamp.images.store import ImageStore
 from encamp.machines import volumes
 from encamp.machines.hardware import Hardware
 from encamp.machines.plain_file import plain_file
+from encamp.machines.processor import kvm_release, processor
 from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
 from encamp.model.image import Image
 from encamp.small_file import read_small
@@ -201,16 +202,9 @@ def template_key(
         (*KERNEL_ARGUMENTS, *arguments),
         (program.st_size, program.st_mtime_ns, program.st_ino),
         file_digest(guest_program),
-        _processor() if hardware.accelerator == "kvm" else platform.machine(),
+        (processor(), kvm_release()) if hardware.accelerator == "kvm" else platform.machine(),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-def _processor() -> str:
-    """Under KVM the guest sees the host's processor and must not wake up on another one."""
-    wanted = ("vendor_id", "cpu family", "model", "stepping", "flags")
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
 def file_digest(path: Path) -> str:

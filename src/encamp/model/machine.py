@@ -158,6 +158,13 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
     """When it came into this state."""
     template: str | None = None
     """Key of the template it was cloned from; None if it was booted."""
+    accelerator: str = "tcg"
+    """What it runs on: `kvm`, or `tcg`, which is QEMU's emulation. What it is on when it is
+    suspended, it needs to wake up."""
+    processor: str = ""
+    """The model of the host's processor, if it was made under KVM and so was shown that one."""
+    kvm: str = ""
+    """The host's kernel and what it makes of that processor, if it was made under KVM."""
     tied: bool = False
     """It has no life of its own: it ends with the process that asked for it."""
     storage: Storage = Storage.RAM
