@@ -144,6 +144,14 @@ def test_site_is_used_as_if_its_manager_were_here(far: Far) -> None:
     assert "work" in listed
     assert far.account.name in listed
     assert far("exec", "work", "--", "cat", input=EVERY_BYTE).stdout == EVERY_BYTE
+    far("copy", "data", "work:/var/tmp/given")
+    far("copy", "work:/var/tmp/given", "back")
+    assert (far.account.directory / "back").read_bytes() == EVERY_BYTE * 1000
+    assert b"guest waited for" in far("show", "work").stdout
+    assert b"encamp-guest: ready" in far("console", "work").stdout
+    assert b"on host node1" in far("save", "work", "given").stderr
+    script = "wc -c < /var/tmp/given"
+    assert far("run", "--image", "given", "--", "sh", "-c", script).stdout == b"256000\n"
     far("stop", "work")
     far("rm", "work")
 

@@ -258,6 +258,46 @@ def test_machine_is_started_used_and_ended(site: RunningSite, start: Start) -> N
     assert done.returncode == 68
 
 
+def test_machine_of_the_site_is_shown_copied_to_read_and_saved(
+    site: RunningSite, site_home: Home, tmp_path: Path
+) -> None:
+    """Its host keeps it in another home than the caller's."""
+    site("start", "--name", "far")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "fruit").write_text("fig\n")
+    site("copy", tmp_path / "tree", "far:/opt")
+    site("exec", "far", "--", "sh", "-c", "cat /opt/tree/fruit > /dev/console; touch /opt/more")
+    site("copy", "far:/opt/*", tmp_path / "back")
+    assert (tmp_path / "back" / "tree" / "fruit").read_text() == "fig\n"
+    assert (tmp_path / "back" / "more").exists()
+    missing = site("copy", "far:/missing", tmp_path, check=False)
+    assert (missing.returncode, missing.stdout) == (80, "")
+    assert missing.stderr == "encamp: /missing: nothing in the machine matches.\n"
+    unread = site("copy", tmp_path / "nothing", "far:/opt", check=False)
+    assert unread.returncode == 66
+    assert "into machine far: it does not exist" in unread.stderr
+
+    shown = site("show", "far").stdout
+    assert all(word in shown for word in ("node1", "far", "running", "guest waited for"))
+    assert site.ask("show", "far")["name"] == "far"
+    printed = site("console", "far").stdout
+    assert "encamp-guest: ready" in printed
+    assert "fig" in printed
+
+    done = site("save", "far", "orchard:1")
+    try:
+        assert "on host node1" in done.stderr
+        fruit = site("run", "--image", "orchard:1", "--", "cat", "/opt/tree/fruit").stdout
+        assert fruit == "fig\n"
+    finally:
+        site("image", "rm", "orchard:1", ENCAMP_HOME=str(site_home.root))
+    for words in (("show", "x"), ("console", "x"), ("save", "x", "y"), ("copy", "x:/a", ".")):
+        refused = site(*words, check=False)
+        assert refused.returncode == 68, words
+        assert "encamp ps --site" in refused.stderr
+    site("rm", "--force", "far")
+
+
 def test_several_machines_print_with_their_numbers(site: RunningSite) -> None:
     done = site("run", "--count", "2", "--", "sh", "-c", "echo one; printf two")
     assert sorted(done.stdout.splitlines()) == ["0: one", "0: two", "1: one", "1: two"]

@@ -67,6 +67,31 @@ def list_site_machines(hosts: tuple[str, ...], *, as_json: bool) -> None:
     _explain_unknown(found)
 
 
+def show_on_site(reference: str, *, as_json: bool) -> None:
+    """All that the site's manager knows of a machine: one's own come first, also if others have one
+    of the same name."""
+    from encamp.cli.asking import asked
+    from encamp.cli.machines import print_json
+    from encamp.cli.tables import print_machine
+    from encamp.door.questions import AskMachines, SiteMachine
+
+    named = [one for one in asked(AskMachines(mine=True), SiteMachine) if _fits(one, reference)]
+    exact = [one for one in named if reference in (one.machine.id, one.machine.name)]
+    chosen = exact or named
+    if len(chosen) != 1:
+        chosen = asked(AskMachines(id=reference), SiteMachine)
+    [found] = chosen
+    if as_json:
+        print_json(found.machine)
+        return
+    print_machine(found.machine, {"host": found.host, "owner": str(found.machine.owner)})
+    _explain_unknown([found])
+
+
+def _fits(one: SiteMachine, reference: str) -> bool:
+    return one.machine.name == reference or one.machine.id.startswith(reference)
+
+
 def _here(machine: Machine) -> tuple[str, ...]:
     return (
         machine.id[:SHORT_ID],

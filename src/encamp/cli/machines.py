@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,6 +63,15 @@ def keeper() -> Keeper:
     from encamp.home import default_home
 
     return Keeper.open(default_home())
+
+
+def is_elsewhere(reference: str) -> bool:
+    """Is a machine none of the caller's own on this host, so that the site is to be asked?"""
+    if site_door() is None:
+        return False
+    from encamp.cli.site_exec import is_here
+
+    return not is_here(reference)
 
 
 def start(
@@ -203,6 +210,11 @@ def _print_strangers(own: set[str]) -> None:
 
 def show(machine: One, as_json: AsJson = False) -> None:
     """Show all that is known of a machine, and where its time went."""
+    if is_elsewhere(machine):
+        from encamp.cli.machine_lists import show_on_site
+
+        show_on_site(machine, as_json=as_json)
+        return
     kept = keeper()
     found = kept.journal.find(machine)
     if as_json:
@@ -231,25 +243,21 @@ def copy(
 
     Example: encamp copy data work:/tmp; encamp copy 'work:/tmp/*.csv' results/
     """
-    from encamp.cli.copy import copy_here
+    from encamp.cli.copy import copy_files
 
-    return copy_here(source, target)
+    return copy_files(source, target)
 
 
 def console(machine: One) -> None:
     """Print what the guest has printed since it booted."""
-    from encamp.machines.plain_file import plain_file
+    if is_elsewhere(machine):
+        from encamp.cli.site_moves import console_on_site
 
+        console_on_site(machine)
+        return
     kept = keeper()
-    directory = kept.journal.directory(kept.journal.find(machine).id)
-    sys.stdout.flush()
-    with ExitStack() as held:
-        try:
-            console = held.enter_context(plain_file(directory.console))
-        except OSError:
-            return
-        while piece := os.read(console, 65536):
-            sys.stdout.buffer.write(piece)
+    for piece in kept.journal.directory(kept.journal.find(machine).id).printed():
+        sys.stdout.buffer.write(piece)
 
 
 def pause(machine: Some) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated
 
+import msgspec
 import typer
 
 from encamp.model.recipe import Compression
@@ -36,15 +38,21 @@ def save(
     from encamp.agent.keeper import Keeper
     from encamp.agent.saving import save as save_machine
     from encamp.cli.bar import Bar
+    from encamp.cli.machines import is_elsewhere, print_json
     from encamp.home import default_home
 
-    keeper = Keeper.open(default_home())
-    found = keeper.journal.find(machine)
-    with Bar() as bar:
-        saved = asyncio.run(save_machine(keeper, found, name, bar, compression))
-    if as_json:
-        import msgspec
+    saved: Mapping[str, object]
+    if is_elsewhere(machine):
+        from encamp.cli.site_moves import save_on_site
 
-        print(msgspec.json.format(msgspec.json.encode(saved)).decode())
+        saved = save_on_site(machine, name, compression)
     else:
-        print(saved.digest)
+        keeper = Keeper.open(default_home())
+        found = keeper.journal.find(machine)
+        with Bar() as bar:
+            made = asyncio.run(save_machine(keeper, found, name, bar, compression))
+        saved = msgspec.structs.asdict(made)
+    if as_json:
+        print_json(saved)
+    else:
+        print(saved["digest"])

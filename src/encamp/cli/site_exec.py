@@ -1,4 +1,5 @@
-"""A command in a machine of the site, with the caller's streams, terminal and signals."""
+"""A command in a machine of the site, with the caller's streams, terminal and signals; or files
+copied into it and out of it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import signal
 from contextlib import ExitStack
 
+from encamp.agent.streams import Silence
 from encamp.cli import requests
 from encamp.cli.bar import Bar
 from encamp.cli.caller_files import CallerFiles
@@ -14,9 +16,9 @@ from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
 from encamp.door.client import AnyDoor
 from encamp.door.questions import AskTicket, Exec, Ticket
-from encamp.meeting.client import Client
+from encamp.meeting.client import Client, Streams
 from encamp.model.errors import Code, EncampError
-from encamp.model.job import Command, Outcome
+from encamp.model.job import Command, Copy, Outcome
 
 
 def is_here(reference: str) -> bool:
@@ -40,18 +42,30 @@ def execute_through_site(
         raise EncampError(
             Code.UNKNOWN_MACHINE, "There is no machine ''.", "'encamp ps' lists your machines."
         )
-    outcome = asyncio.run(_execute(door, machine, Exec(command=command, timeout=timeout)))
+    what = Exec(command=command, timeout=timeout)
+    outcome = asyncio.run(_execute(door, machine, what, CallerFiles((), ())))
     report(outcome)
     return outcome.exit_code
 
 
-async def _execute(door: AnyDoor, machine: str, what: Exec) -> Outcome:
+def copy_through_site(
+    door: AnyDoor, machine: str, inputs: tuple[Copy, ...], outputs: tuple[Copy, ...]
+) -> Outcome:
+    """Copy the caller's files into a machine, or a machine's files to the caller's host."""
+    files = CallerFiles(inputs, outputs)
+    what = Exec(command=Command(arguments=()), inputs=inputs, outputs=outputs)
+    return files.judge(asyncio.run(_execute(door, machine, what, files)))
+
+
+async def _execute(door: AnyDoor, machine: str, what: Exec, files: CallerFiles) -> Outcome:
     ticket = await requests.one(door, AskTicket(machine=machine, exec=what), Ticket)
     with ExitStack() as held:
         bar = held.enter_context(Bar())
-        streams = StandardStreams()
-        held.callback(streams.close)
-        client = Client(ticket, streams=streams, files=CallerFiles((), ()), window=window())
+        streams: Streams = Silence()
+        if what.command.arguments:
+            streams = own = StandardStreams()
+            held.callback(own.close)
+        client = Client(ticket, streams=streams, files=files, window=window())
         steering = _Steering(client, bar)
         if what.command.terminal is not None:
             held.enter_context(raw_terminal())

@@ -190,11 +190,12 @@ class AsyncClient:
         return await self._do(calls.issue(named, name, arguments or {}, timeout))
 
     async def move_machine(
-        self, name: str, move: Move | str, *, force: bool = False
+        self, name: str, move: Move | str, *, force: bool = False, image: str = ""
     ) -> CommandRecord:
-        """Stop, kill, pause, resume, suspend, restore or remove a machine of one's own, by its name
-        or id. The answer is the command by which that is done."""
-        return await self._do(calls.move_machine(name, Move(move), force))
+        """Stop, kill, pause, resume, suspend, restore, remove or save a machine of one's own, or
+        print its console, by its name or id. `image`: what it is saved as. The answer is the
+        command by which that is done."""
+        return await self._do(calls.move_machine(name, Move(move), force, image))
 
     async def commands(
         self, *patterns: str, under_way: bool = False, last: int = 100

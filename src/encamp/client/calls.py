@@ -285,8 +285,8 @@ def issue(
     return Call(method="POST", path=_at("commands"), expected=Issued, body=body)
 
 
-def move_machine(name: str, move: Move, force: bool) -> Call[CommandRecord]:
-    body = {"move": move.value, "force": force}
+def move_machine(name: str, move: Move, force: bool, image: str) -> Call[CommandRecord]:
+    body = {"move": move.value, "force": force, "image": image}
     return Call(
         method="POST", path=_at("machines", name, "moves"), expected=CommandRecord, body=body
     )

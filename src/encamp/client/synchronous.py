@@ -184,10 +184,13 @@ class Client:
         named = [hosts] if isinstance(hosts, str) else hosts
         return self._do(calls.issue(named, name, arguments or {}, timeout))
 
-    def move_machine(self, name: str, move: Move | str, *, force: bool = False) -> CommandRecord:
-        """Stop, kill, pause, resume, suspend, restore or remove a machine of one's own, by its name
-        or id. The answer is the command by which that is done."""
-        return self._do(calls.move_machine(name, Move(move), force))
+    def move_machine(
+        self, name: str, move: Move | str, *, force: bool = False, image: str = ""
+    ) -> CommandRecord:
+        """Stop, kill, pause, resume, suspend, restore, remove or save a machine of one's own, or
+        print its console, by its name or id. `image`: what it is saved as. The answer is the
+        command by which that is done."""
+        return self._do(calls.move_machine(name, Move(move), force, image))
 
     def commands(
         self, *patterns: str, under_way: bool = False, last: int = 100

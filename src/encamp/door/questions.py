@@ -14,6 +14,7 @@ from encamp.model.leader import Leadership
 from encamp.model.machine import Machine, State
 from encamp.model.meeting import Meeting
 from encamp.model.property import Value
+from encamp.model.recipe import Compression
 from encamp.model.request import Request
 from encamp.model.size import Size
 from encamp.model.token import Scope
@@ -196,20 +197,25 @@ class AskTicket(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaul
 
 class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: Command
+    """Without arguments, files are copied and nothing is run."""
     timeout: float | None = None
     inputs: tuple[Copy, ...] = ()
     outputs: tuple[Copy, ...] = ()
 
 
 class MoveMachine(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Stop or remove a machine of one's own, or the like, wherever on the site it is. Answered by
-    one `CommandRecord`, as soon as it is written down."""
+    """Stop, save or remove a machine of one's own, or the like, wherever on the site it is.
+    Answered by one `CommandRecord`, as soon as it is written down."""
 
     machine: str
     """Its name, its id, or the beginning of that."""
     move: Move
     force: bool = False
     """Remove it also if it is running."""
+    image: str = ""
+    """The NAME or NAME:VERSION that it is saved as."""
+    compression: Compression = Compression.ZSTD
+    """How that image is packed."""
 
 
 class Move(StrEnum):
@@ -222,6 +228,10 @@ class Move(StrEnum):
     SUSPEND = "suspend"
     RESTORE = "restore"
     REMOVE = "remove"
+    SAVE = "save"
+    """As an image, on the machine's host. The command returns its name and digest."""
+    CONSOLE = "console"
+    """Print what the guest has printed: the command's output."""
 
 
 class AskWhy(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

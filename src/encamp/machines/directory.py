@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from encamp.machines import volumes
@@ -82,6 +83,15 @@ class MachineDirectory:
 
     def console_tail(self, size: int = TAIL) -> str:
         return tail(self.console, size)
+
+    def printed(self, most: int | None = None) -> Iterator[bytes]:
+        """What the guest has printed; the last `most` bytes of it. Nothing, if there is no console
+        that can be read."""
+        with contextlib.suppress(OSError), plain_file(self.console) as fd:
+            if most is not None:
+                os.lseek(fd, max(0, os.fstat(fd).st_size - most), os.SEEK_SET)
+            while piece := os.read(fd, 65536):
+                yield piece
 
     def log_tail(self) -> str:
         return tail(self.log, TAIL)

@@ -78,7 +78,7 @@ def _check_job(job: Job) -> None:
 
 def check_exec(asked: Exec) -> None:
     """The same for a command in a machine that is there."""
-    check_command(asked.command)
+    check_command(asked.command, optional=bool(asked.inputs or asked.outputs))
     check_timeout(asked.timeout)
     _check_copies((*asked.inputs, *asked.outputs))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from encamp.door.peer import Peer
 from encamp.door.questions import Move, MoveMachine
+from encamp.images.reference import check_tag
 from encamp.manager.rights import is_administrator
 from encamp.manager.ticketing import awaited_machine, reached_machine
 from encamp.model.command import CommandRecord
@@ -25,6 +26,9 @@ async def move_machine(manager: Manager, peer: Peer, asked: MoveMachine) -> Comm
     arguments: dict[str, Value] = {"machine": machine.id, "owner": owner or ""}
     if asked.move is Move.REMOVE:
         arguments["force"] = asked.force
+    elif asked.move is Move.SAVE:
+        arguments["image"] = check_tag(asked.image)
+        arguments["compression"] = asked.compression.value
     [record] = await manager.dispatcher.issue(
         [host], f"machine.{asked.move.value}", arguments, peer.user
     )

@@ -17,8 +17,9 @@ SHOWN = 60
 """Characters of what is wrong that its error quotes."""
 
 
-def check_command(command: Command) -> None:
-    if not command.arguments or not command.arguments[0]:
+def check_command(command: Command, *, optional: bool = False) -> None:
+    """`optional`: the command may be empty, because files are copied without one."""
+    if not (command.arguments[0] if command.arguments else optional):
         raise EncampError(Code.USAGE, "There is nothing to run.", "Name a program.")
     for number, word in enumerate(command.arguments):
         _check_word(f"Argument {number} of the command" if number else "The program's name", word)

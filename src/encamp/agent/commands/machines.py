@@ -163,15 +163,40 @@ async def remove(
 
 @command(timeout=3600)
 async def save(
-    context: Context, *, machine: Reference, image: Annotated[str, "its NAME or NAME:VERSION"]
+    context: Context,
+    *,
+    machine: Reference,
+    image: Annotated[str, "its NAME or NAME:VERSION"],
+    compression: Annotated[str, "how it is packed: zstd, xz, gzip, lz4 or none"] = "zstd",
+    owner: Owner = "",
 ) -> dict[str, Value]:
-    """Save a running machine as an image of this host. The machine goes on."""
+    """Save a running machine as an image of its owner's on this host. The machine goes on."""
+    import msgspec
+
     from encamp.agent.commands.lines import Lines
     from encamp.agent.saving import save as save_machine
+    from encamp.model.recipe import Compression
 
-    keeper, found = _found(context, machine)
-    saved = await save_machine(keeper, found, image, Lines(context))
-    return {"name": image, "digest": saved.digest}
+    try:
+        packed = Compression(compression)
+    except ValueError:
+        kinds = ", ".join(kind.value for kind in Compression)
+        raise EncampError(
+            Code.USAGE, f"'compression' is {compression!r}, and can be one of {kinds}."
+        ) from None
+    keeper, found = _found(context, machine, owner)
+    saved = await save_machine(keeper, found, image, Lines(context), packed)
+    return dict(msgspec.structs.asdict(saved))
+
+
+@command(timeout=60)
+def console(context: Context, *, machine: Reference, owner: Owner = "") -> None:
+    """Print what a machine's guest has printed since it booted; the last 16 MiB of that."""
+    from encamp.model.command import LARGEST_OUTPUT
+
+    keeper, found = _found(context, machine, owner)
+    for piece in keeper.journal.directory(found.id).printed(LARGEST_OUTPUT):
+        context.write(piece)
 
 
 class _Streams:

@@ -18,6 +18,7 @@ from encamp.manager.api.paging import Page, page_of
 from encamp.manager.api.routes.site import ALWAYS, NAMED, USUAL, Hosts, Name
 from encamp.manager.api.streaming import Bytes
 from encamp.model.command import CommandRecord
+from encamp.model.recipe import Compression
 
 COMMANDS = ["Commands"]
 
@@ -38,6 +39,10 @@ class NewMove(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     move: questions.Move
     force: bool = False
     """Remove it also if it is running."""
+    image: Annotated[str, msgspec.Meta(max_length=300)] = ""
+    """The NAME or NAME:VERSION that it is saved as."""
+    compression: Compression = Compression.ZSTD
+    """How that image is packed."""
 
 
 class Issued(msgspec.Struct, frozen=True):
@@ -141,9 +146,15 @@ async def command_output(
     operation_id="move_machine",
 )
 async def move_machine(asking: Asked, name: Name, data: JSONBody[NewMove]) -> CommandRecord:
-    """Stop a machine of the token's owner, remove it, and so on, wherever it is. The answer is the
-    command by which that is done."""
-    question = questions.MoveMachine(machine=name, move=data.move, force=data.force)
+    """Stop a machine of the token's owner, save it as an image, remove it, and so on, wherever it
+    is. The answer is the command by which that is done: what it prints and returns tells more."""
+    question = questions.MoveMachine(
+        machine=name,
+        move=data.move,
+        force=data.force,
+        image=data.image,
+        compression=data.compression,
+    )
     return await asking.one(question, CommandRecord)
 
 
