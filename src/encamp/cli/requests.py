@@ -114,7 +114,7 @@ def verdict(record: RequestRecord) -> EncampError:
         case RequestState.LOST:
             code = Code.UNREACHABLE
         case _:
-            code = Code.COMMAND_FAILED
+            code = record.code or Code.COMMAND_FAILED
     failures = [part.failure for part in record.parts if part.failure]
     sentence = reason.sentence or (failures[0] if failures else "it is not known why")
     return EncampError(code, f"Job {id} {record.state.value}: {sentence}", reason.next)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from encamp.model.command import CommandDefinition, CommandRecord
+from encamp.model.errors import Code
 from encamp.model.host import Presence
 from encamp.model.machine import Machine
 from encamp.model.policy import Policy
@@ -127,6 +128,10 @@ class PartMoved(msgspec.Struct, frozen=True, kw_only=True):
     """It failed in a way that makes it likely to fail here again."""
     final: bool = False
     """It would fail everywhere: it is not tried again."""
+    code: Code | None = None
+    """What is wrong, in a word,"""
+    hint: str = ""
+    """and what to do about it."""
     host: str = ""
     """Where; so that what goes on there though it was given up can be ended."""
 

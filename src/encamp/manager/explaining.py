@@ -40,7 +40,7 @@ async def explain(manager: Manager, peer: Peer, name: str, hosts: int) -> Explan
     owner = "" if is_administrator(peer) else peer.user
     now = time.time()
     if name in manager.core.picture.hosts:
-        return manager.core.placement.why_host(name, now)
+        return manager.core.placement.why_host(name, now, owner)
     view = manager.core.engine.view(name)
     if view is not None:
         schema, visibility = manager.core.picture.world.schema, Visibility(manager, peer)

@@ -119,6 +119,8 @@ def _done(part: PartId, record: CommandRecord) -> PartMoved:
         began=result.began or standing,
         blames_environment=result.environment,
         final=result.final,
+        code=result.code,
+        hint=result.hint[:LONGEST_TEXT],
     )
 
 

@@ -65,8 +65,8 @@ class Visibility:
         """As it is to be told; None: it is not."""
         if self.everything:
             return event
-        if event.kind not in OF_EVERYBODY:
-            owner = event.facts.get("owner")
+        owner = event.facts.get("owner")
+        if event.kind not in OF_EVERYBODY or (event.kind is EventKind.HOST_SPARED and owner):
             if owner is None and event.kind in OF_MACHINES:
                 # It was not known when it happened.
                 owner = self._standing.owner_of_machine(event.host, event.subject)

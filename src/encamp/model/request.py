@@ -9,6 +9,7 @@ import enum
 
 import msgspec
 
+from encamp.model.errors import Code
 from encamp.model.job import Job, MachineRequest
 from encamp.model.machine import PhaseTime
 from encamp.model.size import Size
@@ -220,6 +221,8 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine stays until somebody ends it; it was wanted for itself."""
     failure: str = ""
     """Why it is over before its command has ended: a sentence."""
+    code: Code | None = None
+    """The same in a word."""
     hint: str = ""
     environment: bool = False
     """Machines of the environment fail on this host; on others they may not."""
@@ -265,6 +268,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: float = 0.0
     exit_code: int | None = None
     """The highest of its commands'."""
+    code: Code | None = None
+    """What is wrong with a request that has failed, as an exit code of Encamp's own."""
     to_stop: bool = False
     """Somebody wants it to end, and its hosts may not have heard so yet."""
     forsaken: tuple[Forsaken, ...] = ()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from encamp.core.actions import BeginPart, ClaimRoom, EndPart, ReleaseRoom, WriteRequest
 from encamp.core.happenings import PartMoved, Remembered, TimePassed
 from encamp.core.placement.claims import MARGIN, PASSED_OVER
+from encamp.model.errors import Code
 from encamp.model.host import Presence
 from encamp.model.policy import Policy
 from encamp.model.request import Cause, PartState, RequestRecord, RequestState, claim_id
@@ -338,6 +341,111 @@ def test_a_group_does_not_use_a_host_that_is_to_be_tried_for_more_than_one() -> 
     assert site.state("three") is RequestState.WAITING
     site.submit("two", count=2)
     assert sorted(part.host for part in site.record("two").parts) == ["a", "b"]
+
+
+def fail_for(site: Site, owner: str, name: str, **more: Any) -> None:
+    """A job of an owner's whose machine does not come up, on the one host there is."""
+    site.submit(name, owner=owner)
+    site.answer()
+    site.fail(name, why=f"no answer to {owner}", **{"final": True, **more}, blames_environment=True)
+
+
+def test_what_fails_for_one_owner_is_kept_from_that_owner_alone() -> None:
+    site = Site(Policy(pause=15.0))
+    site.join("a")
+    site.submit("early", owner="eve", size=Size(8, GIB))
+    for number in range(3):
+        fail_for(site, "eve", f"bad{number}")
+        assert site.place(f"good{number}", owner="anna") == "a"
+        site.finish(f"good{number}")
+        site.submit(f"more{number}", owner="eve")
+        assert site.cause(f"more{number}") is Cause.LEFT_ALONE
+        assert "no answer to eve" in site.why(f"more{number}").hosts[0].sentence
+        site.wait(15.0 * 2**number + 1)
+        site.end(f"more{number}")
+    everything = site.core.placement.why_host("a", site.now)
+    assert "eve" in str(everything)
+    assert everything.reason.cause is Cause.NONE
+    assert "eve" not in str(site.core.placement.why_host("a", site.now, "anna"))
+    assert "no answer" in str(site.core.placement.why_host("a", site.now, "eve"))
+
+
+def test_what_fails_for_two_owners_is_kept_from_all() -> None:
+    site = Site(Policy(pause=15.0))
+    site.join("a")
+    fail_for(site, "eve", "e")
+    fail_for(site, "bob", "b")
+    site.submit("r", owner="anna")
+    assert site.cause("r") is Cause.LEFT_ALONE
+    assert site.core.placement.why_host("a", site.now).reason.cause is Cause.LEFT_ALONE
+    site.wait(16)
+    assert site.state("r") is RequestState.CLAIMING
+    # One owner alone cannot make that last longer.
+    site.end("r")
+    fail_for(site, "eve", "again")
+    site.submit("r2", owner="anna")
+    assert site.state("r2") is RequestState.CLAIMING
+
+
+def test_owners_whose_failures_others_machines_lie_between_are_not_added_up() -> None:
+    site = Site(Policy(pause=15.0))
+    site.join("a")
+    fail_for(site, "eve", "e")
+    site.place("works", owner="carl")
+    fail_for(site, "bob", "b")
+    site.submit("r", owner="anna")
+    assert site.state("r") is RequestState.CLAIMING
+
+
+def test_a_pause_ends_when_what_has_caused_it_is_cancelled() -> None:
+    site = Site(Policy(pause=1000.0))
+    site.join("a")
+    for name in ("one", "two"):
+        site.submit(name)
+    site.answer_all()
+    for name in ("one", "two"):
+        site.fail(name)
+    site.submit("next")
+    site.end("one")
+    assert site.cause("next") in (Cause.LEFT_ALONE, Cause.BEHIND)
+    assert site.state("next") is RequestState.WAITING
+    site.end("two")
+    assert site.state("next") is RequestState.CLAIMING
+
+
+def test_what_is_kept_from_all_is_so_no_longer_when_one_of_two_causes_is_cancelled() -> None:
+    site = Site(Policy(pause=1000.0))
+    site.join("a")
+    fail_for(site, "eve", "e", final=False)
+    fail_for(site, "bob", "b")
+    site.submit("r", owner="anna")
+    assert site.state("r") is RequestState.WAITING
+    site.end("e")
+    assert site.state("r") is RequestState.CLAIMING
+    site.submit("r2", owner="bob")
+    assert site.cause("r2") is Cause.LEFT_ALONE
+
+
+def test_pauses_end_when_the_policy_is_read_again() -> None:
+    site = Site(Policy(pause=1000.0))
+    site.join("a")
+    fail_for(site, "eve", "e")
+    site.submit("r", owner="eve")
+    assert site.state("r") is RequestState.WAITING
+    site.rule(Policy(pause=1000.0))
+    assert site.state("r") is RequestState.CLAIMING
+
+
+def test_a_request_that_is_at_fault_itself_fails_with_its_code_and_is_not_counted() -> None:
+    site = Site()
+    site.join("a")
+    site.submit("r")
+    site.answer()
+    site.fail("r", why="you may not", final=True, code=Code.NOT_PERMITTED, hint="Ask.")
+    record = site.record("r")
+    assert (record.state, record.code) == (RequestState.FAILED, Code.NOT_PERMITTED)
+    assert (record.reason.sentence, record.reason.next) == ("a: you may not", "Ask.")
+    assert site.place("next") == "a"
 
 
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────

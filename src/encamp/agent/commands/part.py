@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import AsyncIterable, AsyncIterator, Coroutine
 from contextlib import suppress
@@ -19,6 +20,7 @@ from encamp.agent.phases import Phases
 from encamp.agent.reuse import may_reuse, run_again, take_idle
 from encamp.agent.run import Control, Window, run_in, run_job
 from encamp.door.questions import Exec
+from encamp.home import default_home
 from encamp.meeting.host import Conversation
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
@@ -34,13 +36,37 @@ REQUEST = frozenset(
     {
         Code.USAGE,
         Code.INPUT_MISSING,
+        Code.UNKNOWN_ENVIRONMENT,
         Code.UNKNOWN_MACHINE,
+        Code.NOT_PERMITTED,
         Code.COPY_FAILED,
         Code.WRONG_STATE,
         Code.TIMEOUT,
     }
 )
 """What is wrong with the request itself, wherever it is tried."""
+
+IN_THE_WAY = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+)
+"""How files fail that their owner has changed, not the host."""
+
+
+def in_words(error: EncampError | OSError) -> EncampError:
+    """For a process that has become the owner's: what owners have done to their own directory on
+    the host is their own affair. Any other mistake of the system's is raised again."""
+    if isinstance(error, EncampError):
+        return error
+    home = default_home().root
+    path = Path(str(error.filename or "/"))
+    if error.errno not in IN_THE_WAY or not path.is_relative_to(home):
+        raise error
+    return EncampError(
+        Code.NOT_PERMITTED,
+        f"Cannot use {path}: {error.strerror}.",
+        f"{home} is your own on this host: let it be as Encamp has made it, or remove it when you"
+        " have no machines there.",
+    )
 
 
 class MetFiles:
@@ -124,6 +150,7 @@ class Part:
             machine=self.machine,
             began=self.began,
             failure=error.sentence,
+            code=error.code,
             hint=error.hint,
             environment=not (self.began or final or error.code is Code.NO_ROOM),
             final=final,
@@ -132,8 +159,8 @@ class Part:
         )
 
 
-async def refused(part: Part, error: EncampError) -> PartResult:
-    return part.failed(error)
+async def refused(part: Part, error: EncampError | OSError) -> PartResult:
+    return part.failed(in_words(error))
 
 
 async def run_part(
@@ -191,8 +218,8 @@ async def _stand(
     try:
         await part.image(Silent())
         made = await keeper.start(machine, Silent(), part.phases, environment, idle=ready)
-    except EncampError as error:
-        return part.failed(error)
+    except (EncampError, OSError) as error:
+        return part.failed(in_words(error))
     part.begin()
     return PartResult(machine=made.id, began=True, standing=not ready, phases=made.phases)
 
@@ -241,10 +268,11 @@ async def _converse(
     async with conversation.serve(part.ground.listener):
         try:
             outcome = await conversation.attend(work)
-        except EncampError as error:
+        except (EncampError, OSError) as error:
+            told = in_words(error)
             part.gone = conversation.vanished
-            await conversation.failed(error)
-            return part.failed(error)
+            await conversation.failed(told)
+            return part.failed(told)
         except asyncio.CancelledError:
             ended = EncampError(Code.COMMAND_FAILED, "It was cancelled, or its time was up.")
             with suppress(TimeoutError):

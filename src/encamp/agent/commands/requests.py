@@ -48,7 +48,7 @@ def run(
         machine = machine_of(wanted, number)
         environment = ground.environment(wanted.environment)
         keeper, machine = _taken(ground, machine, environment)
-    except EncampError as error:
+    except (EncampError, OSError) as error:
         return refused(part, error)
     return run_part(part, keeper, environment, wanted, machine, ticket)
 
@@ -78,7 +78,7 @@ def execute(
     part = Part(ground)
     try:
         keeper = ground.take()
-    except EncampError as error:
+    except (EncampError, OSError) as error:
         return refused(part, error)
     return run_in_machine(part, keeper, found, wanted, ticket)
 

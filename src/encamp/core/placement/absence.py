@@ -86,7 +86,7 @@ class Absence:
             books.give_back(entry.request, part.number, part.host, now)
         for host in hosts:
             entry.lost_hosts.pop(host, None)
-            books.sparing.end_trial(host, entry.request.environment, entry.request.id)
+            books.sparing.end_trial(host, entry.request)
         entry.is_lost = True
         entry.blame = entry.blame or why
         if others:

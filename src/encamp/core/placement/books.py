@@ -20,7 +20,7 @@ from encamp.core.placement.queue import Entry, Queue, line_key
 from encamp.core.placement.room import ROOM_FACTS, HostRoom, Promise, Standing
 from encamp.core.placement.roomiest import Roomiest
 from encamp.core.placement.shares import Shares
-from encamp.core.placement.sparing import Sparing
+from encamp.core.placement.sparing import Spared, Sparing
 from encamp.core.placement.timers import Due, Timers
 from encamp.core.placement.view import shape_of
 from encamp.core.placement.views import Views
@@ -90,7 +90,9 @@ class Books:
 
     def wait(self, entry: Entry, now: float) -> None:
         """It stands in the queue."""
-        shape = shape_of(entry.request, owned=self.owned)
+        request = entry.request
+        apart = (request.environment, request.owner) in self.sparing.apart
+        shape = shape_of(request, owned=self.owned or apart)
         view = self.views.view(shape, grouped=entry.request.count > 1)
         self.queue.add(entry, line_key(entry.request, shape), view, now)
         self.demand.waits(entry.request)
@@ -100,6 +102,19 @@ class Books:
         self.queue.remove(entry, now)
         self.demand.waits_no_more(entry.request)
         self.keeping.waits_no_more(entry.request)
+
+    def line_up(self, now: float, environment: str = "", owner: str = "") -> None:
+        """Those who wait, of an owner in an environment or all of them, stand in other lines: hosts
+        are not the same to all owners any more."""
+        waiting = [
+            entry
+            for entry in self.queue.entries.values()
+            if environment in ("", entry.request.environment) and owner in ("", entry.request.owner)
+        ]
+        for entry in waiting:
+            self.wait_no_more(entry, now)
+        for entry in waiting:
+            self.wait(entry, now)
 
     def write(self, entry: Entry, now: float, **changes: Any) -> None:
         """Have a request written down as it is now."""
@@ -117,6 +132,8 @@ class Books:
             self.world.drop("request", request.id)
             if state is RequestState.LOST:
                 self.remember_lost(entry.record)
+            elif state is RequestState.CANCELLED:
+                self._absolve(entry)
         else:
             self.world.put("request", request.id, request_facts(entry.record))
 
@@ -146,31 +163,48 @@ class Books:
 
     # ── hosts that are spared ────────────────────────────────────────────────────────────────────
 
-    def environment_failed(self, host: str, environment: str, why: str, now: float) -> None:
-        spared = self.sparing.failed(host, environment, why, self.policy, now)
-        if spared is not None:
-            self._spare(host, environment, spared.until, why, now)
+    def environment_failed(self, host: str, entry: Entry, why: str, now: float) -> None:
+        request = entry.request
+        entry.blamed = tuple({*entry.blamed, host})
+        known = (request.environment, request.owner) in self.sparing.apart
+        for spared in self.sparing.failed(host, request, why, self.policy, now):
+            self._spare(host, spared, now)
+        if not known:
+            self.line_up(now, request.environment, request.owner)
 
     def distrust(self, host: str, reason: str, now: float) -> None:
         """It does not keep to what it says it has room for."""
         spared = self.sparing.refused(host, reason, self.policy, now)
         if spared is not None:
-            self._spare(host, "", spared.until, reason, now)
+            self._spare(host, spared, now)
 
-    def _spare(self, host: str, environment: str, until: float, why: str, now: float) -> None:
+    def _spare(self, host: str, spared: Spared, now: float) -> None:
         self.views.touch(host, better=False)
-        self.timers.add(until, Due.SPARED, host)
-        what = f"Environment {environment}" if environment else "Everything"
-        sentence = f"{what} is kept from host {host} for {until - now:.0f} seconds: {why}"
+        self.timers.add(spared.until, Due.SPARED, host)
+        what = f"Environment {spared.environment}" if spared.environment else "Everything"
+        whose = f" of {spared.owner}'s" if spared.owner else ""
+        pause = f"{spared.until - now:.0f} seconds"
         self.events.append(
             Event(
                 at=now,
                 kind=EventKind.HOST_SPARED,
-                sentence=sentence,
+                sentence=f"{what}{whose} is kept from host {host} for {pause}: {spared.reason}",
                 host=host,
-                subject=environment,
+                subject=spared.environment,
+                facts={"owner": spared.owner},
             )
         )
+
+    def _absolve(self, entry: Entry) -> None:
+        """It was cancelled: what it has caused is over with it."""
+        for host in entry.blamed:
+            if self.sparing.absolve(host, entry.request.id):
+                self.views.touch(host, better=True)
+
+    def forgive(self) -> None:
+        """No host is spared anything any more."""
+        for host in self.sparing.forgive():
+            self.views.touch(host, better=True)
 
     # ── room ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -48,7 +48,7 @@ def _one_by_one(
         if not best:
             for taken, former in enumerate(chosen):
                 books.give_back(request, taken, former, now)
-                books.sparing.end_trial(former, request.environment, request.id)
+                books.sparing.end_trial(former, request)
             # All is as it was: nobody else has more room now.
             books.views.moved = moved
             books.views.look(view, now)
@@ -67,13 +67,14 @@ def _take(books: Books, request: Request, hosts: list[str], now: float) -> list[
 
 def _take_one(books: Books, request: Request, number: int, host: str, now: float) -> None:
     books.promise(request, number, host, now)
-    if books.sparing.only_one(host, request.environment):
-        books.sparing.begin_trial(host, request.environment, request.id)
+    if books.sparing.only_one(host, request.environment, request.owner):
+        books.sparing.begin_trial(host, request)
 
 
 def _may(books: Books, entry: Entry, host: str, kept: Reservation | None, count: int) -> bool:
     if host in entry.passed:
         return False
-    if count > 1 and books.sparing.only_one(host, entry.request.environment):
+    request = entry.request
+    if count > 1 and books.sparing.only_one(host, request.environment, request.owner):
         return False
-    return kept is None or kept.leaves(books.rooms[host], entry.request.size, count)
+    return kept is None or kept.leaves(books.rooms[host], request.size, count)

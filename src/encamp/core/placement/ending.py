@@ -11,6 +11,7 @@ from encamp.core.actions import EndPart, ReleaseRoom
 from encamp.core.happenings import PartMoved
 from encamp.core.placement.books import Books
 from encamp.core.placement.queue import Entry
+from encamp.model.errors import Code
 from encamp.model.request import (
     Cause,
     Forsaken,
@@ -53,7 +54,7 @@ class Ending:
         request = entry.request
         for part in entry.record.parts:
             books.give_back(request, part.number, part.host, now)
-            books.sparing.end_trial(part.host, request.environment, request.id)
+            books.sparing.end_trial(part.host, request)
             room = books.rooms.get(part.host)
             if room is not None and room.joined:
                 books.actions.append(
@@ -121,7 +122,7 @@ class Ending:
         if record.to_stop:
             # Who that was is not known to a manager that has started since.
             why = why or "somebody wanted it to end"
-        reason = Reason(sentence=why, since=now)
+        reason = Reason(sentence=why, since=now, next=entry.hint)
         if entry.is_lost:
             self._lose(entry, why, now)
         elif record.to_stop and (failed or not codes):
@@ -132,7 +133,7 @@ class Ending:
             failures = record.failures + entry.was_tried
             began = any(part.began for part in record.parts)
             if began or entry.final or failures >= self._books.policy.tries:
-                self.over(entry, RequestState.FAILED, reason, now, exit_code=code)
+                self.over(entry, RequestState.FAILED, reason, now, exit_code=code, code=entry.code)
             else:
                 self._again(entry, why, now, failures=failures)
 
@@ -184,6 +185,7 @@ class Ending:
         *,
         parts: tuple[Part, ...] | None = None,
         exit_code: int | None = None,
+        code: Code | None = None,
     ) -> None:
         books = self._books
         record = entry.record
@@ -194,6 +196,7 @@ class Ending:
             reason=reason,
             ended=now,
             exit_code=exit_code,
+            code=code,
             parts=record.parts if parts is None else parts,
         )
 

@@ -198,7 +198,7 @@ def _details(books: Books, view: View, room: HostRoom, verdict: Verdict, now: fl
         shown = seen_in_words(seen, books.world.schema, MOST_SEEN)
         return f": {shown}" if shown else ""
     if verdict in (Verdict.SPARED, Verdict.TRIED, Verdict.DOUBTED):
-        spared = books.sparing.of(room.name, view.shape.environment, now)
+        spared = books.sparing.of(room.name, view.shape.environment, view.shape.owner, now)
         if spared is None:
             return ""
         if verdict is Verdict.TRIED:
@@ -207,9 +207,8 @@ def _details(books: Books, view: View, room: HostRoom, verdict: Verdict, now: fl
     return ""
 
 
-def explain_host(
-    books: Books, passing: Passing, host: Host, now: float, zone: datetime.tzinfo
-) -> Explanation:
+def explain_host(books: Books, passing: Passing, host: Host, now: float, owner: str) -> Explanation:
+    """`owner`: who asks, and is told of everybody's affairs and their own; empty: of all."""
     room = books.room(host.name)
     memory = format_bytes(max(room.room_memory, 0))
     count = len(room.standing)
@@ -219,8 +218,11 @@ def explain_host(
         f"{room.room_cpus:g} of {room.cpus:g} processors and {memory} of"
         f" {format_bytes(room.memory)} memory are left for machines"
     )
-    for environment, spared in sorted(books.sparing.of_host(host.name).items()):
-        what = environment or "everything"
+    known = books.sparing.of_host(host.name)
+    for (environment, whose), spared in sorted(known.items()):
+        if owner and whose not in ("", owner):
+            continue
+        what = f"{environment or 'everything'}{f' of {whose}' if whose else ''}"
         state = (
             f"for {spared.until - now:.0f} s more"
             if now < spared.until
@@ -237,7 +239,7 @@ def explain_host(
         cause, sentence = Cause.ENVIRONMENT, "it takes no requests of a site"
     elif not room.told:
         cause, sentence = Cause.NO_HOST_FITS, "it does not tell its processors and memory"
-    elif any(now < spared.until for spared in books.sparing.of_host(host.name).values()):
+    elif any(now < spared.until and not spared.owner for spared in known.values()):
         cause, sentence = Cause.LEFT_ALONE, "environments keep failing there"
     elif room.room_cpus < 1 or room.room_memory <= 0:
         cause, sentence = Cause.NO_ROOM, "it is full"

@@ -34,7 +34,9 @@ class Hosts:
         books.stand(room, joined.machines)
         books.touch(room, better=True)
         if room.owners is not None and not books.owned:
-            self._tell_owners_apart(now)
+            # Hosts begin to differ in whom they make machines for.
+            books.owned = True
+            books.line_up(now)
         self._compare_claims(joined, now)
         self._absence.host_back(joined.name, now)
 
@@ -77,16 +79,6 @@ class Hosts:
             books.measure(room, self._picture.hosts[reported.name].readings)
         if reported.machines is not None:
             books.stand(room, reported.machines)
-
-    def _tell_owners_apart(self, now: float) -> None:
-        """Hosts begin to differ in whom they make machines for."""
-        books = self._books
-        books.owned = True
-        waiting = list(books.queue.entries.values())
-        for entry in waiting:
-            books.wait_no_more(entry, now)
-        for entry in waiting:
-            books.wait(entry, now)
 
     def _compare_claims(self, joined: Joined, now: float) -> None:
         """What it has promised, and what we think it has."""

@@ -145,7 +145,7 @@ class Parts:
         if room is not None and environment not in room.proven:
             room.proven.add(environment)
             books.views.touch(room.name, better=False)
-        if books.sparing.succeeded(part.host, environment):
+        if books.sparing.succeeded(part.host, entry.request):
             books.views.touch(part.host, better=True)
 
     def _part_over(self, entry: Entry, part: Part, moved: PartMoved, now: float) -> None:
@@ -171,11 +171,11 @@ class Parts:
             self._succeeded(entry, part)
         elif not entry.record.to_stop and not entry.blame:
             entry.blame = f"{part.host}: {failure}"
-            entry.final = moved.final
+            entry.final, entry.code, entry.hint = moved.final, moved.code, moved.hint
             entry.was_tried = moved.cause not in _NOT_TRIED
             if moved.blames_environment or (entry.was_tried and not began and not moved.final):
-                books.environment_failed(part.host, request.environment, failure, now)
-        if books.sparing.end_trial(part.host, request.environment, request.id):
+                books.environment_failed(part.host, entry, failure, now)
+        if books.sparing.end_trial(part.host, request):
             books.views.touch(part.host, better=True)
         self._ending.settle(entry, now)
 

@@ -191,6 +191,8 @@ class Placement:
     def _policy_read(self, read: PolicyRead, now: float) -> None:
         books = self._books
         books.policy = read.policy
+        # Whoever has mended something has the site's files read again.
+        books.forgive()
         books.shares.rule(read.policy.shares, read.policy.half_life)
         for entry in books.entries.values():
             books.shares.account(entry.request.owner, entry.request.groups, now)
@@ -221,10 +223,11 @@ class Placement:
         entry = self._books.entries[request]
         return explain_request(self._books, self._passing, entry, now, hosts, self._zone)
 
-    def why_host(self, name: str, now: float) -> Explanation:
-        """What is on a host, what it has room for, what it is spared and until when."""
+    def why_host(self, name: str, now: float, owner: str = "") -> Explanation:
+        """What is on a host, what it has room for, what it is spared and until when. `owner`: who
+        asks, and is not told whose jobs beside theirs have failed there."""
         state = self._picture.hosts[name]
-        return explain_host(self._books, self._passing, state.record, now, self._zone)
+        return explain_host(self._books, self._passing, state.record, now, owner)
 
     def waiting(self) -> dict[Cause, int]:
         """How many requests wait for what; without making a sentence for each of them."""

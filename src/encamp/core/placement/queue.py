@@ -16,6 +16,7 @@ from encamp.core.placement.counted import Counted, counted
 from encamp.core.placement.ordered import Ordered
 from encamp.core.placement.shares import Shares
 from encamp.core.placement.view import Shape, View
+from encamp.model.errors import Code
 from encamp.model.request import Cause, Reason, Request, RequestRecord, Together
 from encamp.model.size import Size
 
@@ -55,8 +56,14 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     """What came before."""
     blame: str = ""
     """Why the attempt that is under way will end, if it is not by itself."""
+    blamed: tuple[str, ...] = ()
+    """Hosts that are spared since it has failed there."""
     final: bool = False
     """It would fail everywhere."""
+    code: Code | None = None
+    """What is wrong with it then, in a word,"""
+    hint: str = ""
+    """and what to do about it."""
     is_lost: bool = False
     """A host with a machine of it will not come back."""
     was_tried: bool = True
@@ -66,7 +73,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         self.place = (self.request.submitted, self.number, self.request.id)
 
     def forget_attempt(self) -> None:
-        self.blame = ""
+        self.blame = self.hint = ""
+        self.code = None
         self.final = self.is_lost = False
         self.was_tried = True
 

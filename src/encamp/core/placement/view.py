@@ -30,7 +30,8 @@ class Shape(NamedTuple):
     requirements: str
     rank: str
     owner: str
-    """Only if hosts differ in whom they make machines for, or neighbours are asked for."""
+    """Only if hosts differ in whom they make machines for, if the environment has failed for the
+    owner somewhere, or if neighbours are asked for."""
     label: str
     near: tuple[str, ...]
     away: tuple[str, ...]

@@ -302,7 +302,7 @@ class Views:
             return Verdict.NOT_NEAR
         if shape.away and any((shape.owner, label) in room.labels for label in shape.away):
             return Verdict.NOT_AWAY
-        spared = self._sparing.of(room.name, shape.environment, frame.now)
+        spared = self._sparing.of(room.name, shape.environment, shape.owner, frame.now)
         if spared is not None:
             if frame.now >= spared.until:
                 return Verdict.TRIED
@@ -328,7 +328,7 @@ class Views:
         return tuple(key)
 
     def _times(self, view: View, room: HostRoom) -> int:
-        if self._sparing.only_one(room.name, view.shape.environment):
+        if self._sparing.only_one(room.name, view.shape.environment, view.shape.owner):
             return 1
         return room.times(view.shape.size)
 
