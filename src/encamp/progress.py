@@ -9,6 +9,13 @@ FIGURES = " · "
 and then."""
 
 
+class Note(str):
+    """What concerns the caller also when the operation is over: it is not replaced by what comes
+    after it."""
+
+    __slots__ = ()
+
+
 class Progress(Protocol):
     """One operation's progress. Called from any thread."""
 

@@ -140,6 +140,7 @@ async def test_whole_disk_wakes_up_also_where_it_must_be_found_out_what_it_runs_
         changed=now,
         storage=Storage.QCOW2,
         whole=True,
+        accelerator="kvm",
     )
     keeper.journal.add(machine, named=True).release()
     with pytest.raises(StoppedError):

@@ -36,7 +36,7 @@ from encamp.model.recipe import Kind, Recipe
 from encamp.model.size import Size
 from encamp.model.storage import Storage
 from encamp.model.wanted import check_name, wanted_size
-from encamp.progress import Progress, Silent
+from encamp.progress import Note, Progress, Silent
 
 T = TypeVar("T")
 
@@ -143,12 +143,25 @@ async def usable_accelerator(
     home: Home, images: ImageStore, image: Image, user: tuple[int, int] | None, progress: Progress
 ) -> accelerator.Verdict:
     """What machines of this image run on; found out with a machine if nobody has yet."""
-    if image.disk is not None and accelerator.known(home, user) is None:
-        # A disk may have reasons of its own not to answer: one of ours is tried.
-        from encamp.describe.shipped import MINI
+    verdict = accelerator.known(home, user)
+    if verdict is None:
+        tried = await _shipped(images, image, progress)
+        verdict = await accelerator.decide(home, tried, user, progress)
+    if verdict.lost:
+        progress.update(Note(f"This machine is emulated, and slower: {verdict.reason}."))
+    return verdict
 
-        image = await _in_thread(images.ensure, MINI, progress)
-    return await accelerator.decide(home, image, user, progress)
+
+async def _shipped(images: ImageStore, image: Image, progress: Progress) -> Image:
+    """An image to try KVM with. One that somebody made, or a whole disk, may have reasons of its
+    own not to answer, and the whole host would be taken for one without KVM."""
+    from encamp.describe.shipped import MINI, SHIPPED
+
+    for recipe in SHIPPED.values():
+        found = images.find(recipe.name, recipe.digest())
+        if found is not None and found.digest == image.digest:
+            return image
+    return await _in_thread(images.ensure, MINI, progress)
 
 
 async def check_processor(

@@ -21,6 +21,7 @@ from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
 from encamp.images.store import ImageStore
+from encamp.machines import accelerator
 from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_template
 from encamp.machines.hardware import Kept
 from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake
@@ -31,7 +32,7 @@ from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest
 from encamp.model.machine import Machine, Phase
-from encamp.progress import Progress
+from encamp.progress import Note, Progress
 
 First = Callable[[Channel, Machine], None]
 """Called with a new machine and its channel before its guest has answered: what is said then is
@@ -105,19 +106,16 @@ class Maker:
                 )
                 environment = plan.environment
                 phases.on_machine(machine)
-                if environment.templates and not request.boot and image.disk is None:
-                    live = await self._clone(plan, machine, not outlives, progress, early)
-                else:
-                    live = None
-                if live is None:
-                    how.word = "booted"
-                    live = await self._boot(plan, machine, not outlives, early)
+                live = await self._clone_or_boot(plan, machine, not outlives, progress, early)
+                booted = live.machine.template is None
+                how.word = "booted" if booted else "cloned"
+                how.word += f", {live.machine.runs_on}"
         try:
             with phases.time(Phase.ACTIVATION, "guest answered") as activation:
                 began = time.monotonic()
                 reason = "its guest answered"
                 if image.disk is None:
-                    await self._answer(plan, live, booted=how.word == "booted")
+                    await self._answer(plan, live, booted=booted)
                 else:
                     from encamp.agent.whole import answered
 
@@ -159,6 +157,37 @@ class Maker:
             error.hint = "Its template was damaged and has been removed: try again."
             error.transient = True
 
+    async def _clone_or_boot(
+        self,
+        plan: Plan,
+        machine: Machine,
+        die_with_us: bool,
+        progress: Progress,
+        first: First | None,
+    ) -> Live:
+        for _ in range(2):
+            try:
+                if (
+                    plan.environment.templates
+                    and not plan.request.boot
+                    and plan.image.disk is None
+                    and (live := await self._clone(plan, machine, die_with_us, progress, first))
+                ):
+                    return live
+                return await self._boot(plan, machine, die_with_us, first)
+            except EncampError as error:
+                if plan.hardware.accelerator != "kvm" or not accelerator.refused(error):
+                    raise
+                # It worked before: the module may have been reloaded, or another hypervisor has
+                # the processor. Nothing was asked of the guest, so trying again is safe.
+                reason = f"KVM was refused: {error.detail or error.sentence}".splitlines()[0]
+                accelerator.distrust(self.home, reason)
+                hint = "'encamp accelerator --again' tries KVM again"
+                progress.update(Note(f"This machine is emulated, and slower: {reason} ({hint})."))
+                plan.hardware = msgspec.structs.replace(plan.hardware, accelerator="tcg")
+                machine = msgspec.structs.replace(machine, accelerator="tcg", processor="", kvm="")
+        raise AssertionError("emulation is refused by nobody")
+
     async def _clone(
         self,
         plan: Plan,
@@ -175,12 +204,15 @@ class Maker:
             try:
                 return await self._bring_up(plan, record, origin, die_with_us, first)
             except WouldNotWakeError as failure:
+                if accelerator.refused(failure.error):
+                    raise failure.error from None
                 # Nothing was asked of the guest, so trying again is safe.
                 if self.templates.is_open_to(template, plan.user) and await asyncio.to_thread(
                     self.templates.whole, template
                 ):
-                    last = (failure.error.detail or failure.error.sentence).splitlines()[-1]
-                    progress.update(f"cloning failed, booting instead: {last}")
+                    # QEMU's words come before the console's.
+                    said = (failure.error.detail or failure.error.sentence).splitlines()[0]
+                    progress.update(f"cloning failed, booting instead: {said}")
                     return None
                 progress.update("the template is damaged or another's, making it again")
                 self.templates.remove(template.key)
@@ -256,6 +288,10 @@ class Maker:
                     engine = launch(blueprint, source)
                 self.on_launch(engine.process.pid)
                 await engine.unless_ended(wake(engine, source))
+                if origin is None and plan.hardware.accelerator == "kvm":
+                    # One that boots is asked for nothing above. If KVM is refused to it, that is
+                    # to show before its guest is sent any work.
+                    await engine.unless_ended(engine.status())
                 # Not before: a connection that QEMU accepts while it loads the machine's state
                 # makes it raise an interrupt that is lost in the loading, and the guest never
                 # hears of us.

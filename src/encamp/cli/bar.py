@@ -9,8 +9,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from encamp.cli.cleaning import clean
-from encamp.progress import FIGURES
+from encamp.cli.cleaning import clean, remark
+from encamp.progress import FIGURES, Note
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -56,6 +56,10 @@ class Bar:
 
     def update(self, what: str, fraction: float | None = None) -> None:
         if self._quiet:
+            return
+        if isinstance(what, Note):
+            self.finish()
+            remark(what)
             return
         with self._lock:
             # Reasons of hosts, and labels of others, are among it.

@@ -15,11 +15,11 @@ from encamp.model.machine import Machine, State
 if TYPE_CHECKING:
     from encamp.door.questions import SiteMachine
 
-BELOW = ("reason", "size", "owner", "environment")
+BELOW = ("reason", "size", "runs on", "owner", "environment")
 """What comes below its machine, one after the other, where there is no room for all beside it."""
 
 
-COLUMNS = ("id", "name", "owner", "environment", "size", "state", "since", "reason")
+COLUMNS = ("id", "name", "owner", "environment", "size", "runs on", "state", "since", "reason")
 SITE_COLUMNS = ("id", "name", "host", *COLUMNS[2:])
 
 
@@ -99,6 +99,7 @@ def _here(machine: Machine) -> tuple[str, ...]:
         user_name(machine.owner),
         machine.environment,
         str(machine.size),
+        machine.runs_on,
         _state(machine),
         ago(machine.changed),
         machine.reason,
@@ -115,6 +116,7 @@ def _there(entry: SiteMachine) -> tuple[str, ...]:
         str(machine.owner),
         machine.environment,
         str(machine.size),
+        machine.runs_on,
         _state(machine) if entry.known else f"{_state(machine)}?",
         ago(machine.changed),
         machine.reason,

@@ -92,9 +92,11 @@ def accelerator(
     if again:
         verdicts.forget(kept.home)
     with Bar() as bar:
-        image = kept.maker.images.ensure(MINI, bar)
         user = process_user(os.geteuid())
-        verdict = asyncio.run(verdicts.decide(kept.home, image, user, bar))
+        verdict = verdicts.known(kept.home, user)
+        if verdict is None:
+            image = kept.maker.images.ensure(MINI, bar)
+            verdict = asyncio.run(verdicts.decide(kept.home, image, user, bar))
     if as_json:
         print_json(verdict)
     else:

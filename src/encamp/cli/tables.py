@@ -125,6 +125,7 @@ def print_machine(machine: Machine, more: dict[str, str]) -> None:
         "image": machine.image,
         "template": machine.template or "none: it was booted",
         "size": str(machine.size),
+        "runs on": machine.runs_on,
         "storage": machine.storage.value,
         "network": machine.network,
     }

@@ -196,6 +196,11 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
     idle: bool = False
     """No job has it; the next one of its owner's may. It gives way to whoever needs its room."""
 
+    @property
+    def runs_on(self) -> str:
+        """What its processor is, in a word."""
+        return "KVM" if self.accelerator == "kvm" else "emulated"
+
     def outside(self) -> Machine:
         """As much of it as concerns everybody. What a machine runs, and with what, is its owner's
         business: there may be secrets among it."""

@@ -281,9 +281,12 @@ async def test_host_without_accelerators_says_so(home: Home) -> None:
 
 
 async def test_kvm_is_untried_until_a_guest_has_shown_it(home: Home) -> None:
-    expected = "untried" if Path("/dev/kvm").exists() else "absent"
+    if not Path("/dev/kvm").exists():
+        expected = "absent"
+    elif accelerator.denied(process_user(os.geteuid())):
+        expected = "fails"
+    else:
+        expected = "untried"
     assert await shipped(home, "kvm") == expected
-    evidence = accelerator._evidence(process_user(os.geteuid()))
-    verdict = accelerator.Verdict("tcg", "no guest answers under KVM", evidence, 0.0)
-    (home.root / "accelerator.json").write_bytes(msgspec.json.encode(verdict))
-    assert await shipped(home, "kvm") == ("fails" if expected == "untried" else "absent")
+    accelerator.distrust(home, "no guest answers under KVM")
+    assert await shipped(home, "kvm") == ("absent" if expected == "absent" else "fails")

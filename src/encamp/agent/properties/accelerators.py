@@ -16,7 +16,6 @@ from encamp.model.property import Value
 
 DEVICES = Path("/sys/bus/pci/devices")
 KVM = Path("/dev/kvm")
-VERDICT = "accelerator.json"
 
 GPU = "gpu"
 CLASSES = {"0x0300": GPU, "0x0302": GPU, "0x0380": GPU, "0x1200": "accelerator"}
@@ -37,8 +36,8 @@ DISPLAYS_ONLY = frozenset({"ast", "bochs-drm", "cirrus", "mgag200", "qxl", "virt
 
 
 def accelerators(asked: Asked) -> Value:
-    """A `list` of devices, the count of usable `gpus`, or whether `kvm` works: `works`, `fails`,
-    `absent`, or `untried` until a guest has been started under it."""
+    """A `list` of devices, the count of usable `gpus`, or whether `kvm` works for the agent's own
+    machines: `works`, `fails`, `absent`, or `untried` until a guest has been started under it."""
     what = one_of(asked, {"list": _list, "gpus": _count, "kvm": _kvm})
     value: Value = what(asked.home)
     return value
@@ -118,8 +117,6 @@ def _nvidia_nodes(address: str) -> list[Path]:
 def _kvm(home: Home) -> str:
     if not KVM.exists():
         return "absent"
-    if not (home.root / VERDICT).exists():
-        return "untried"
     from encamp.machines import accelerator
     from encamp.machines.account import process_user
 
