@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -10,13 +11,20 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from encamp.describe.environments import find_environment
 from encamp.home import Home
 from encamp.images.records import link_path
 from encamp.images.store import ImageStore
+from encamp.machines.directory import MachineDirectory
+from encamp.machines.freeze import answer_in_time
+from encamp.machines.process import Process
+from encamp.machines.qemu import Engine
+from encamp.machines.room import full_disk_named
 from encamp.machines.storage_file import copy_with_holes
-from encamp.model.errors import Code
+from encamp.model.errors import Code, EncampError
 from tests.conftest import ENCAMP, Encamp, left_behind
 from tests.site.test_recovery import KILLED, Dying, dying, settled, states
 from tests.site.volumes import Mounted, allocated, fill, mounted, shared_bytes
@@ -239,6 +247,31 @@ def test_full_disk_under_a_template_is_named(
         assert b"The disk filled up while the template of 'mini' was made" in failed.stderr
         assert left_behind(home) == []
         assert list(home.templates.iterdir()) == []
+
+
+def test_template_whose_guest_stands_still_is_not_waited_for_on_a_full_disk(
+    tmp_path: Path,
+) -> None:
+    """As under KVM, where a guest that cannot have the page it writes to tries for ever."""
+    shipped = find_environment("mini")
+    ready = msgspec.structs.replace(shipped.ready, timeout=86400)
+    environment = msgspec.structs.replace(shipped, ready=ready)
+
+    async def wait(engine: Engine, directory: Path) -> None:
+        with full_disk_named(directory, "it was made"):
+            await answer_in_time(engine, environment, directory, asyncio.sleep(86400))
+
+    with mounted(tmp_path, "ext4", 16 * MIB) as place:
+        fill(place.outside)
+        with subprocess.Popen(["sleep", "infinity"]) as standing:
+            engine = Engine(MachineDirectory(tmp_path), Process(standing.pid))
+            try:
+                with pytest.raises(EncampError, match="The disk filled up while it was") as told:
+                    asyncio.run(wait(engine, place.outside))
+            finally:
+                standing.kill()
+                engine.process.close()
+    assert told.value.code is Code.DISK_FULL
 
 
 # ── whatever is killed ───────────────────────────────────────────────────────────────────────────

@@ -28,7 +28,7 @@ from encamp.agent.streams import Streams, attend
 from encamp.agent.surroundings import starting_points, variables_for
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
-from encamp.machines.qemu import Engine
+from encamp.machines.qemu import Engine, MachineStoppedError
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Copy, Job, Outcome, User
@@ -262,7 +262,7 @@ async def run_in(
             control.on_begin()
             stream = channel.execute(exec_message(command, user, machine, window))
             control.attach(stream)
-            ended = await attend_in_time(stream, streams, timeout)
+            ended = await engine.unless_stopped(attend_in_time(stream, streams, timeout))
             if ended.code != 0:
                 problems = await _reasons(keeper, machine, engine, ended)
         if outputs:
@@ -316,9 +316,9 @@ async def attend_in_time(stream: Stream, streams: Streams, timeout: float | None
 async def _guarded(live: Live, work: Coroutine[object, object, T]) -> T:
     """Work that needs the machine; if the machine dies over it, say how."""
     try:
-        return await work
+        return await live.engine.unless_stopped(work)
     except EncampError as error:
-        if error.code is not Code.MACHINE_LOST:
+        if error.code is not Code.MACHINE_LOST or isinstance(error, MachineStoppedError):
             raise
         # Its process goes a moment after its channel does.
         try:

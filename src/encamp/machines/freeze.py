@@ -16,7 +16,7 @@ from encamp.machines.directory import MachineDirectory
 from encamp.machines.hardware import Hardware, drive_names
 from encamp.machines.kernel import unpack_kernel
 from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
-from encamp.machines.room import full_disk_named
+from encamp.machines.room import full_disk_named, is_full
 from encamp.machines.storage import MADE_ON, backend
 from encamp.machines.template import (
     CONSOLE,
@@ -36,6 +36,9 @@ from encamp.progress import Progress
 from encamp.workplace import workplace
 
 GUEST_PROGRAM = Path(__file__).parent.parent / "guest" / "encamp-guest"
+
+LOOK = 1.0
+"""Seconds between two looks at the disk below a template that is being made."""
 
 NOBODY = b"\xff" * 16
 """The id of a machine that is only being made into a template. Unlike the id a guest is born with:
@@ -121,7 +124,7 @@ async def make_template(
         blueprint.disk = storage.attach(directory)
         engine = launch(blueprint, origin)
         try:
-            await answer_in_time(engine, environment, greet_template(engine))
+            await answer_in_time(engine, environment, home.root, greet_template(engine))
             progress.update(f"freezing '{environment.name}'")
             await engine.unless_ended(engine.save(made / STATE, memory_is_mapped=True))
         finally:
@@ -170,15 +173,21 @@ async def greet_template(engine: Engine) -> None:
 
 
 async def answer_in_time(
-    engine: Engine, environment: Environment, work: Coroutine[object, object, None]
+    engine: Engine, environment: Environment, disk: Path, work: Coroutine[object, object, None]
 ) -> None:
-    """Wait for a booting guest to answer, but not for ever."""
+    """Wait for a booting guest to answer, but not for ever, and not once the disk below its memory
+    is full: under KVM its processor then takes the same page fault again and again."""
+    limit = environment.ready.timeout
+    silent = f"The guest of environment '{environment.name}' did not answer"
+    waiting = asyncio.create_task(engine.unless_ended(work))
     try:
-        async with asyncio.timeout(environment.ready.timeout):
-            await engine.unless_ended(work)
+        async with asyncio.timeout(limit):
+            while not (await asyncio.wait({waiting}, timeout=LOOK))[0]:
+                if is_full(disk):
+                    raise engine.explain(f"{silent}, and the disk is full.", Code.NO_ANSWER)
+        waiting.result()
     except TimeoutError:
-        raise engine.explain(
-            f"The guest of environment '{environment.name}' did not answer within"
-            f" {environment.ready.timeout:.0f} seconds.",
-            Code.NO_ANSWER,
-        ) from None
+        raise engine.explain(f"{silent} within {limit:.0f} seconds.", Code.NO_ANSWER) from None
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)

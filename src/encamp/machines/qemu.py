@@ -55,6 +55,15 @@ KERNEL_ARGUMENTS = (
 """What guards tenants from each other is left out: a machine has one, and the host's kernel guards
 the host. What is measured or tested for nobody is left out too."""
 
+LOOK = 5.0
+"""Seconds between two questions to QEMU whether the machine still runs."""
+
+STOPPED = {
+    "internal-error": "KVM could not go on with its processor (internal-error)",
+    "io-error": "a drive of it could not be read or written (io-error)",
+}
+"""States of QEMU in which a machine stands still and nobody resumes it."""
+
 LAST_MOMENTS = 1.0
 """Seconds between a process's last word and its end."""
 
@@ -116,6 +125,10 @@ class MachineKilledError(EncampError):
     """Its process was, by a signal, before it was ready: perhaps by its own user."""
 
 
+class MachineStoppedError(EncampError):
+    """QEMU had stopped its processors for ever, so it was ended."""
+
+
 class Engine:
     """A machine's process while this program deals with it."""
 
@@ -150,6 +163,29 @@ class Engine:
         finally:
             await _cancel(task)
             await _cancel(ended)
+
+    async def unless_stopped(self, work: Coroutine[object, object, T]) -> T:
+        """Do something that the guest has part in. A machine whose processors QEMU has stopped over
+        an error is ended: its process would live on and its guest be silent, without a limit."""
+        task = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=LOOK))[0]:
+                stopped = STOPPED.get(await self._status_if_told())
+                if stopped is not None:
+                    await self.process.kill()
+                    error = self.explain(f"The machine was ended: {stopped}.")
+                    raise MachineStoppedError(
+                        error.code, error.sentence, error.hint, detail=error.detail
+                    )
+            return task.result()
+        finally:
+            await _cancel(task)
+
+    async def _status_if_told(self) -> str:
+        try:
+            return await self.status()
+        except EncampError:
+            return ""  # QEMU is busy with somebody else, or has just ended.
 
     def explain(self, sentence: str, code: Code = Code.MACHINE_LOST) -> EncampError:
         """An error with the last words of QEMU and of the guest."""

@@ -85,7 +85,7 @@ def is_full(directory: Path) -> bool:
 @contextmanager
 def full_disk_named(directory: Path, what: str) -> Iterator[None]:
     """Turn what comes of a full disk into an error that says so. A process whose memory is a file
-    there is ended by the kernel without a word."""
+    there is ended by the kernel without a word; under KVM its guest stands still instead."""
     try:
         yield
     except OSError as error:
@@ -93,7 +93,8 @@ def full_disk_named(directory: Path, what: str) -> Iterator[None]:
             raise
         raise _full_disk(directory, what) from error
     except EncampError as error:
-        if error.code is not Code.MACHINE_LOST or not is_full(directory):
+        lost = error.code in (Code.MACHINE_LOST, Code.NO_ANSWER)
+        if not lost or not is_full(directory):
             raise
         raise _full_disk(directory, what) from error
 

@@ -37,7 +37,7 @@ from encamp.agent.phases import Phases
 from encamp.agent.run import Control
 from encamp.agent.streams import attend
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
-from encamp.machines.qemu import Engine
+from encamp.machines.qemu import Engine, MachineStoppedError
 from encamp.model.batch import BatchSettings
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
@@ -342,9 +342,9 @@ class Carrying:
 async def _guarded(machine: Machine, engine: Engine, work: Coroutine[object, object, Exit]) -> Exit:
     """What needs the machine; if that dies over it, say so."""
     try:
-        return await work
+        return await engine.unless_stopped(work)
     except EncampError as error:
-        if error.code is not Code.MACHINE_LOST:
+        if error.code is not Code.MACHINE_LOST or isinstance(error, MachineStoppedError):
             raise
         with suppress(TimeoutError):
             async with asyncio.timeout(5.0):
