@@ -24,6 +24,7 @@ from encamp.bus.messages import (
     Release,
     Report,
     SayHello,
+    Written,
     decode_from_manager,
     encode,
 )
@@ -135,7 +136,10 @@ class PlayedAgent:
             case Release(id=id):
                 self.claims.pop(id, None)
                 self.released.append(id)
+            case Written() as written:
+                self.hello["written"] = written
             case Execute() as execute:
+                self.hello["written"] = execute.written
                 self.executions.append(execute.id)
                 if self.lapsed:
                     raise EncampError(Code.NO_ROOM, "Its claim has expired.", transient=True)

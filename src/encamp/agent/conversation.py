@@ -7,6 +7,7 @@ import random
 
 from encamp.agent.obeying import Obedience
 from encamp.agent.telling import Facts, Teller
+from encamp.agent.witness import Witness
 from encamp.bus.bus import Bus, Message
 from encamp.bus.messages import (
     Cancel,
@@ -15,6 +16,7 @@ from encamp.bus.messages import (
     Query,
     Release,
     SayHello,
+    Written,
     decode_from_manager,
 )
 from encamp.model.errors import Code, EncampError
@@ -26,8 +28,14 @@ QUERIES = 64
 
 class Conversation:
     def __init__(
-        self, name: str, instance: str, facts: Facts, obedience: Obedience | None = None
+        self,
+        name: str,
+        instance: str,
+        facts: Facts,
+        obedience: Obedience | None = None,
+        witness: Witness | None = None,
     ) -> None:
+        self._witness = witness
         self._name = name
         self._facts = facts
         self._obedience = obedience
@@ -53,7 +61,10 @@ class Conversation:
             self._obedience.check(message.rank)
         said = decode_from_manager(message.body)
         match said:
+            case Written():
+                self._heard(said)
             case Execute():
+                self._heard(said.written)
                 await self._facts.execute(said)
             case Cancel():
                 await self._facts.cancel(said.id)
@@ -66,6 +77,10 @@ class Conversation:
             case SayHello():
                 self.teller.hello(said.within, said.manager)
         return None
+
+    def _heard(self, written: Written | None) -> None:
+        if self._witness is not None and written is not None:
+            self._witness.heard(written)
 
     def _query(self, query: Query) -> None:
         if not query.fresh and not query.within and query.jobs is None:

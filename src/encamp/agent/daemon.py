@@ -23,6 +23,7 @@ from encamp.agent.properties.finding import Plugins
 from encamp.agent.properties.reader import Reader
 from encamp.agent.telling import Teller
 from encamp.agent.watching import TROUBLE, MachineWatch
+from encamp.agent.witness import Witness
 from encamp.bus.bus import Bus, Handler
 from encamp.bus.messages import Claim, CommandNews, Execute, Hello, JobsWanted
 from encamp.home import Home
@@ -78,6 +79,7 @@ class Agent:
         self._site = site or Site()
         self._meetings: MeetingPoint | None = None
         self._teller: Teller | None = None
+        self._witness: Witness | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.joined = asyncio.Event()
         """A manager has come to know this host."""
@@ -101,7 +103,10 @@ class Agent:
         async with point:
             self._meetings = point
             self._offered = self._commands.definitions
-            conversation = Conversation(self.name, self._instance, self, Obedience(self._home))
+            self._witness = Witness(self._home)
+            conversation = Conversation(
+                self.name, self._instance, self, Obedience(self._home), self._witness
+            )
             bus = opening(self.name, (EVERYBODY, *self._groups), conversation.take)
             async with bus, asyncio.TaskGroup() as tasks:
                 # What is there at first is told with the hello.
@@ -218,6 +223,7 @@ class Agent:
             owners=owners.served(),
             claims=self._commands.claims(),
             meeting=None if self._meetings is None else self._meetings.meeting,
+            written=None if self._witness is None else self._witness.written,
         )
 
     def _troubles(self) -> tuple[str, ...]:

@@ -66,6 +66,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
     """What it has promised and not begun."""
     meeting: Meeting | None = None
     """Where clients can speak with what runs there; None: nowhere."""
+    written: Written | None = None
+    """The latest that it was told of the manager's store."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -145,6 +147,7 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults
     arguments: dict[str, Value] = {}
     issuer: str
     timeout: float
+    written: Written | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -171,6 +174,15 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults
     id: str
 
 
+class Written(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """How far the manager's store has come. A store that knows less was put back from a backup."""
+
+    rank: int
+    """Of the manager: which store it has, and its epoch."""
+    number: int
+    """Of the latest command that is in the store."""
+
+
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """A manager has started, or does not know the agent: introduce yourself."""
 
@@ -179,7 +191,7 @@ class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
     """At some moment in so many seconds, so that not all do at once."""
 
 
-FromManager = Query | Execute | Cancel | Claim | Release | SayHello
+FromManager = Query | Execute | Cancel | Claim | Release | SayHello | Written
 Answer = Welcome | Taken
 
 encode = msgspec.msgpack.Encoder().encode

@@ -49,8 +49,10 @@ def hosts(pattern: Patterns = None, as_json: AsJson = False) -> None:
     Example: encamp hosts 'node*' @gpu
     """
     from encamp.cli.asking import asked, no_host
+    from encamp.cli.cleaning import remark
     from encamp.cli.machines import print_json
-    from encamp.door.questions import AskHosts
+    from encamp.cli.status import RESTORED
+    from encamp.door.questions import AskHosts, AskStatus, Status
     from encamp.model.host import Host
 
     patterns = pattern or []
@@ -62,6 +64,9 @@ def hosts(pattern: Patterns = None, as_json: AsJson = False) -> None:
     if not found:
         raise no_host(patterns)
     _print(found)
+    for status in asked(AskStatus(), Status):
+        if status.restored:
+            remark(f"{status.restored} {RESTORED}")
 
 
 def _print(found: list[Host]) -> None:

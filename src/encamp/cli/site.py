@@ -33,7 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(app: typer.Typer) -> None:
     site = typer.Typer(help="Set up a site: a manager, agents, and the bus between them.")
-    for command in (init, add, join, remove, forget, ls, record):
+    for command in (init, add, join, remove, forget, ls, restored, record):
         site.command()(command)
     app.add_typer(site, name="site")
 
@@ -216,6 +216,45 @@ def forget(name: HostName) -> None:
 
     for host in asked(ForgetHost(host=name), Host):
         print(host.name)
+
+
+def restored(
+    cancel_waiting: Annotated[
+        bool, typer.Option("--cancel-waiting", help="Cancel the jobs and machines that wait.")
+    ] = False,
+    keep_waiting: Annotated[
+        bool,
+        typer.Option(
+            "--keep-waiting", help="Start what waits, also what has run since the backup."
+        ),
+    ] = False,
+    keep_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--keep-tokens", help="Keep all tokens valid, also those revoked since the backup."
+        ),
+    ] = False,
+) -> None:
+    """Go on after the manager's store was put back from a backup.
+
+    The store does not know which of the jobs that wait in it ran since the backup was made, nor
+    which tokens were revoked. Say what becomes of the jobs; all tokens are revoked, unless
+    --keep-tokens is given.
+
+    Example: encamp site restored --cancel-waiting
+    """
+    from encamp.cli.asking import asked_one
+    from encamp.door.questions import GoneOn, GoOn
+
+    if cancel_waiting is keep_waiting:
+        raise EncampError(
+            Code.USAGE,
+            "What becomes of the jobs and machines that wait has to be said.",
+            "Give --cancel-waiting, or --keep-waiting if none of them has run since the backup.",
+        )
+    done = asked_one(GoOn(cancel_waiting=cancel_waiting, keep_tokens=keep_tokens), GoneOn)
+    print(f"{done.waiting} waiting: {'cancelled' if cancel_waiting else 'kept'}")
+    print("tokens: kept" if keep_tokens else f"{done.tokens} tokens: revoked")
 
 
 def ls(as_json: AsJson = False, directory: Where = None) -> None:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from encamp.door.questions import Status
     from encamp.model.leader import SeenManager
 
+RESTORED = (
+    "Nothing is started, and no token is valid, until 'encamp site restored --cancel-waiting'"
+    " (or --keep-waiting) says how it goes on."
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -43,6 +47,8 @@ def status(as_json: AsJson = False) -> None:
         "standing by": "; ".join(map(_manager, found.leadership.standing_by)) or "nobody",
         "store": found.store or "in order",
     }
+    if found.restored:
+        facts["stands still"] = f"{found.restored} {RESTORED}"
     if found.leads:
         facts |= _site(found)
     for key, value in facts.items():

@@ -138,6 +138,23 @@ class ReloadTriggers(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_d
     was running goes on."""
 
 
+class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """The store was put back from a backup: start things again. Answered by one `GoneOn`."""
+
+    cancel_waiting: bool
+    """Cancel what waits; else it is started, whether it ran since the backup or not."""
+    keep_tokens: bool = False
+    """Else all are revoked."""
+
+
+class GoneOn(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    waiting: int
+    """Requests that waited."""
+    tokens: int
+    """Tokens that were revoked."""
+
+
 class ForgetHost(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """A host that is gone for good is no longer part of the site. Answered by its last `Host`."""
 
@@ -314,6 +331,7 @@ Question = (
     | AskTriggerLog
     | ReloadTriggers
     | ForgetHost
+    | GoOn
     | AskRecording
     | AskEnvironments
     | AskBatchJobs
@@ -386,6 +404,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[str, int] = {}
     """How many are in each state, of those that are not over."""
     asker: Asker | None = None
+    restored: str = ""
+    """Why nothing is started: the store was put back from a backup. Empty: it is."""
 
 
 class SiteMachine(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -13,6 +13,7 @@ import msgspec
 from encamp.describe.environments import all_environments
 from encamp.door import questions
 from encamp.door.peer import Peer
+from encamp.manager import restoration
 from encamp.manager.rights import administrators_only, fits_user, is_administrator
 from encamp.model.errors import Code, EncampError
 from encamp.model.token import Scope, Token
@@ -104,6 +105,13 @@ async def ask_environments(
 async def forget_host(manager: Manager, peer: Peer, asked: questions.ForgetHost) -> Answer:
     administrators_only(peer, "have hosts forgotten")
     yield await manager.forget(asked.host)
+
+
+async def go_on(manager: Manager, peer: Peer, asked: questions.GoOn) -> Answer:
+    administrators_only(peer, "say what becomes of a store that was put back")
+    yield await restoration.go_on(
+        manager, peer.user, cancel_waiting=asked.cancel_waiting, keep_tokens=asked.keep_tokens
+    )
 
 
 async def record(manager: Manager, peer: Peer, asked: questions.AskRecording) -> Answer:

@@ -93,6 +93,7 @@ _ANSWERS: dict[type, Callable[[Manager, Peer, Any], Answer]] = {
     questions.AskTriggerLog: answering_triggers.ask_log,
     questions.ReloadTriggers: answering_triggers.reload,
     questions.ForgetHost: administering.forget_host,
+    questions.GoOn: administering.go_on,
     questions.AskRecording: administering.record,
     questions.Submit: answering_requests.submit,
     questions.AskRequests: answering_requests.ask_requests,

@@ -59,6 +59,7 @@ async def status(manager: Manager, peer: Peer, asked: questions.AskStatus) -> An
         messages=manager.listener.messages,
         leadership=manager.store.tenure.leadership(),
         asker=asker(peer, manager.tokens.find(peer.token)),
+        restored=manager.restoration.sentence,
     )
 
 

@@ -58,6 +58,10 @@ CHANGES: dict[type, tuple[str, Callable[[Any], str]]] = {
     questions.IssueCommand: ("command.issue", _hosts),
     questions.CancelCommand: ("command.cancel", lambda asked: asked.id),
     questions.ReloadTriggers: ("triggers.load", lambda asked: ""),
+    questions.GoOn: (
+        "site.restored",
+        lambda asked: "cancel what waits" if asked.cancel_waiting else "keep what waits",
+    ),
     questions.ForgetHost: ("host.forget", lambda asked: asked.host),
     questions.AskRecording: ("site.record", lambda asked: ""),
     questions.CreateToken: ("token.create", _token),

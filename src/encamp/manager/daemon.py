@@ -43,6 +43,7 @@ from encamp.manager.notifying import Notifier
 from encamp.manager.parts import RUN
 from encamp.manager.querying import Querier
 from encamp.manager.recording import Recorder
+from encamp.manager.restoration import HINT, Restoration
 from encamp.manager.store.store import Store
 from encamp.manager.tokens import Tokens
 from encamp.manager.traffic import Pace
@@ -84,6 +85,7 @@ class Manager:
         self.started = time.time()
         self.core = Core(definitions, commands, settled=False, zone=local_zone())
         self.store: Store
+        self.restoration: Restoration
         self.auditor: Auditor
         self.tokens: Tokens
         self.api: ApiServer | None = None
@@ -99,6 +101,7 @@ class Manager:
         self._members = members
         self.loading = Loading(self, members)
         self._poked = asyncio.Event()
+        self._everybody_found = False
         self._hands: Hands
 
     async def run(
@@ -119,6 +122,7 @@ class Manager:
             await self.auditor.load()
             await self.tokens.load()
             held.push_async_callback(self.auditor.close)
+            self.restoration = Restoration(self.store, self._stand_still)
             self.listener = Listener(
                 self.instance,
                 self.site.presence,
@@ -126,12 +130,19 @@ class Manager:
                 self.recorder,
                 self.happened,
                 self._members.groups_of if self._members is not None else lambda host: None,
+                self.restoration.look,
             )
             bus = self._opening(MANAGER, (), self.listener.take)
             pace = Pace(self.site.traffic.limit)
             hosts = self.core.picture.hosts
             self.dispatcher = Dispatcher(
-                hosts, self.store, bus, pace, self._command_moved, self._phased
+                hosts,
+                self.store,
+                bus,
+                pace,
+                self._command_moved,
+                self._phased,
+                lambda: bool(self.restoration.sentence),
             )
             self.querier = Querier(hosts, bus, pace)
             self.listener.tell(bus, self.dispatcher, self.querier)
@@ -158,6 +169,7 @@ class Manager:
                     ticket_key=await ticket_key(self.store),
                 )
             )
+            await self.restoration.load()
             await self._remember_site()
             recording = asyncio.create_task(self.recorder.run())
             held.push_async_callback(_end, recording)
@@ -226,10 +238,29 @@ class Manager:
     async def _find_everybody(self) -> None:
         """Then the picture is whole, and triggers may look at it."""
         await self.listener.find_everybody()
+        await self.restoration.over()
+        self._everybody_found = True
         self.core.settled = True
         self.happened(TimePassed())
         self.loading.check_policy()
         await self.desk.successor.go_on()
+
+    def _stand_still(self, sentence: str) -> None:
+        """Nothing is placed and no trigger is looked at: it may all have been done."""
+        self.core.settled = False
+        self.recorder.event(EventKind.STORE_RESTORED, f"{sentence} Nothing is started. {HINT}")
+
+    def go_on(self) -> None:
+        """An administrator has dealt with a store that was put back."""
+        self.recorder.event(
+            EventKind.STORE_RESTORED,
+            "An administrator has said what becomes of what waited in the store: things are"
+            " started again.",
+        )
+        if self._everybody_found:
+            self.core.settled = True
+            self.happened(TimePassed())
+        self.dispatcher.try_again()
 
     def reload(self) -> None:
         """Go by the site's files as they are now."""

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from encamp.bus.bus import Bus
-from encamp.bus.messages import CommandNews
+from encamp.bus.messages import CommandNews, Written, encode
 from encamp.core.picture import HostState, joined
 from encamp.manager.sending import Sender
 from encamp.manager.store.store import Store
@@ -26,6 +26,7 @@ from encamp.model.command import (
 )
 from encamp.model.errors import Code, EncampError
 from encamp.model.property import Value
+from encamp.model.site import EVERYBODY
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +45,14 @@ class Dispatcher:
         pace: Pace,
         moved: Moved,
         phased: Moved | None = None,
+        stands_still: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`stands_still`: is nothing to be begun now?"""
         self._hosts = hosts
         self._store = store
+        self._bus = bus
         self.commands = UnderWay(store, moved, phased)
-        self._sender = Sender(hosts, bus, pace, self.commands)
+        self._sender = Sender(hosts, bus, pace, self.commands, self._written, stands_still)
         self._moved = moved
 
     # ── issuing ──────────────────────────────────────────────────────────────────────────────────
@@ -123,6 +127,13 @@ class Dispatcher:
             timeout=limit,
             reason="its agent has not taken it yet",
         )
+
+    def _written(self) -> Written:
+        return Written(rank=self._store.tenure.rank, number=self._store.written)
+
+    def try_again(self) -> None:
+        """What waited to be sent may be sent now."""
+        self._sender.try_again()
 
     def has_host(self, name: str) -> bool:
         return name in self._hosts
@@ -248,9 +259,14 @@ class Dispatcher:
         return ask_again
 
     async def sweep(self) -> None:
-        """Until cancelled: give up commands whose end nobody will tell any more."""
+        """Until cancelled: give up commands whose end nobody will tell any more, and tell all hosts
+        how far the store has come: any of them may be asked to witness it."""
+        told = self._store.written
         while True:
             await asyncio.sleep(SWEEP)
+            if self._store.written != told:
+                told = self._store.written
+                await self._bus.multicast(EVERYBODY, encode(self._written()))
             now = time.time()
             for record in list(self.commands.records.values()):
                 try:

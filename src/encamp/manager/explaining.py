@@ -7,12 +7,15 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from encamp.core.actions import Judged
 from encamp.core.picture import joined
 from encamp.core.schema import Schema
 from encamp.core.seen import seen_in_words
 from encamp.door.peer import Peer
 from encamp.local_time import local_zone
+from encamp.manager.restoration import HINT
 from encamp.manager.rights import is_administrator
 from encamp.manager.visibility import Visibility
 from encamp.model.command import IN_WORDS, OVER, CommandRecord, CommandState
@@ -23,6 +26,7 @@ from encamp.model.request import (
     Explanation,
     Reason,
     RequestRecord,
+    RequestState,
 )
 from encamp.model.trigger import TriggerView
 
@@ -75,7 +79,11 @@ async def explain(manager: Manager, peer: Peer, name: str, hosts: int) -> Explan
 def _request(manager: Manager, record: RequestRecord, now: float, hosts: int) -> Explanation:
     request = record.request
     if request.id in manager.core.placement.records:
-        return manager.core.placement.why(request.id, now, hosts)
+        found = manager.core.placement.why(request.id, now, hosts)
+        restored = manager.restoration.sentence
+        if restored and record.state is RequestState.WAITING:
+            return msgspec.structs.replace(found, reason=Reason(sentence=restored, next=HINT))
+        return found
     history = [f"{_at(request.submitted)} {request.owner} asked for it"]
     if record.started:
         where = ", ".join(sorted({part.host for part in record.parts})[:3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -17,6 +17,7 @@ from encamp.bus.messages import (
     SayHello,
     Taken,
     Welcome,
+    Written,
     decode_from_agent,
     encode,
 )
@@ -50,8 +51,11 @@ class Listener:
         recorder: Recorder,
         happened: Callable[[Happening], None],
         groups_of: Callable[[str], frozenset[str] | None],
+        look: Callable[[str, Written | None], Awaitable[None]],
     ) -> None:
-        """`groups_of`: the groups that a host may be in, if that is known."""
+        """`groups_of`: the groups that a host may be in, if that is known. `look`: is told what a
+        host knows of the store, before anything is sent there."""
+        self._look = look
         self._instance = instance
         self._presence = presence
         self._picture = picture
@@ -221,6 +225,7 @@ class Listener:
                 "Give one of them another name ('host' in site.yaml), or stop the other first.",
                 transient=True,
             )
+        await self._look(name, hello.written)
         hello = self._shared.hello(self._in_its_groups(name, hello))
         account = Account(hello, now)
         joined = account.joined(name, hello, length)

@@ -36,6 +36,7 @@ LOUD = {
     EventKind.TRIGGERS_REFUSED,
     EventKind.TRIGGER_STOPPED,
     EventKind.STORE_TROUBLE,
+    EventKind.STORE_RESTORED,
 }
 """What an administrator should see without looking for it."""
 

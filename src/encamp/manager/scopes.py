@@ -34,6 +34,7 @@ NEEDED: dict[type, Scope] = {
     questions.RevokeToken: Scope.ADMINISTER,
     questions.ReloadTriggers: Scope.ADMINISTER,
     questions.ForgetHost: Scope.ADMINISTER,
+    questions.GoOn: Scope.ADMINISTER,
     questions.AskRecording: Scope.ADMINISTER,
     questions.AskAudit: Scope.ADMINISTER,
 }

@@ -7,10 +7,10 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from encamp.bus.bus import Bus
-from encamp.bus.messages import Cancel, Execute, encode
+from encamp.bus.messages import Cancel, Execute, Written, encode
 from encamp.core.picture import HostState, joined
 from encamp.manager.parts import RUN
 from encamp.manager.recording import Signal
@@ -29,8 +29,17 @@ LONGEST_PAUSE = 10.0
 
 class Sender:
     def __init__(
-        self, hosts: Mapping[str, HostState], bus: Bus, pace: Pace, under_way: UnderWay
+        self,
+        hosts: Mapping[str, HostState],
+        bus: Bus,
+        pace: Pace,
+        under_way: UnderWay,
+        written: Callable[[], Written],
+        stands_still: Callable[[], bool],
     ) -> None:
+        """`written`: how far the store has come. `stands_still`: is nothing to be begun now?"""
+        self._written = written
+        self._stands_still = stands_still
         self._hosts = hosts
         self._bus = bus
         self._pace = pace
@@ -98,11 +107,13 @@ class Sender:
         state = self._hosts.get(record.host)
         if state is None or not joined(state.record):
             return False
+        if self._stands_still() and record.id not in self._commands.to_stop:
+            return False
         await self._pace.turn()
         try:
             if record.id not in self._commands.to_stop:
                 self._commands.tried.add(record.id)
-                await self._bus.request(record.host, encode(_execute(record)), timeout=ANSWER)
+                await self._bus.request(record.host, encode(self._execute(record)), timeout=ANSWER)
             if record.id in self._commands.to_stop:  # Perhaps only since it was sent.
                 await self.ask_to_stop(record)
                 return True
@@ -136,12 +147,12 @@ class Sender:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-
-def _execute(record: CommandRecord) -> Execute:
-    return Execute(
-        id=record.id,
-        name=record.name,
-        arguments=record.arguments,
-        issuer=record.issuer,
-        timeout=record.timeout,
-    )
+    def _execute(self, record: CommandRecord) -> Execute:
+        return Execute(
+            id=record.id,
+            name=record.name,
+            arguments=record.arguments,
+            issuer=record.issuer,
+            timeout=record.timeout,
+            written=self._written(),
+        )

@@ -113,6 +113,14 @@ class Tokens:
         self._known.pop(token.id, None)
         await self._store.write(partial(table.remove, ids=[token.id]))
 
+    async def revoke_all(self) -> int:
+        """How many there were."""
+        names = list(self._known)
+        self._known.clear()
+        if names:
+            await self._store.write(partial(table.remove, ids=names))
+        return len(names)
+
     async def _forget_old(self) -> None:
         now = time.time()
         old = [token.id for token, _ in self._known.values() if token.expires <= now]

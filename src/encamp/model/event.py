@@ -41,6 +41,8 @@ class EventKind(enum.Enum):
     HOST_SPARED = "host spared"
     """An environment has failed there, and is kept from it for a while."""
     STORE_TROUBLE = "store trouble"
+    STORE_RESTORED = "store restored"
+    """It was put back from a backup, or an administrator has said how to go on after that."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

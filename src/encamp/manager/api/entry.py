@@ -22,10 +22,11 @@ from encamp.door.peer import NOBODY, Peer, groups_named
 from encamp.manager.api.failures import RefusedError, failure
 from encamp.manager.api.limits import Limits, retry_after
 from encamp.manager.api.measuring import Meters
+from encamp.manager.restoration import HINT
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
-    from encamp.manager.tokens import Tokens
+    from encamp.manager.daemon import Manager
     from encamp.model.token import Token
 
 LARGEST_BODY = 1 << 20
@@ -45,8 +46,8 @@ encode = msgspec.json.Encoder().encode
 class Entry:
     """Stands before the application."""
 
-    def __init__(self, tokens: Tokens, limits: Limits, meters: Meters, inside: Litestar) -> None:
-        self._tokens = tokens
+    def __init__(self, manager: Manager, limits: Limits, meters: Meters, inside: Litestar) -> None:
+        self._manager = manager
         self._limits = limits
         self._meters = meters
         self._inside = inside
@@ -80,6 +81,7 @@ class Entry:
     async def _enter(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         try:
             if not scope["path"].startswith(OPEN):
+                await self._check_tokens_hold()
                 scope["state"][CALLER] = await self._caller(scope)
             bounded = Bounded(scope, receive)
         except RefusedError as refused:
@@ -87,6 +89,15 @@ class Entry:
             await respond(send, refused)
             return
         await self._inside(scope, bounded, send)
+
+    async def _check_tokens_hold(self) -> None:
+        """Tokens in a store that was put back may have been revoked since. Hosts tell that it was
+        as soon as they are heard of."""
+        await self._manager.listener.gathered.wait()
+        restored = self._manager.restoration.sentence
+        if restored:
+            error = EncampError(Code.UNREACHABLE, restored, HINT, transient=True)
+            raise RefusedError(503, error, {"Retry-After": "10"})
 
     async def _caller(self, scope: HTTPScope) -> Peer:
         address = scope["client"][0] if scope["client"] else ""
@@ -124,7 +135,7 @@ class Entry:
         if len(shown) != 1:
             return None
         kind, _, secret = shown[0].decode("latin-1").partition(" ")
-        return self._tokens.recognise(secret.strip()) if kind.lower() == "bearer" else None
+        return self._manager.tokens.recognise(secret.strip()) if kind.lower() == "bearer" else None
 
     async def _groups_of(self, user: str, now: float) -> tuple[str, ...]:
         known = self._groups.get(user)

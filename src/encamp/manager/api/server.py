@@ -128,7 +128,7 @@ class ApiServer(Listening):
         meters = Meters()
         meters.registry.register(SiteCollector(manager, limits))
         inside = application(manager, limits, meters)
-        super().__init__(api, Entry(manager.tokens, limits, meters, inside))
+        super().__init__(api, Entry(manager, limits, meters, inside))
 
 
 def _listener(listen: str) -> Listener:

@@ -15,12 +15,15 @@ LOOKED_THROUGH = 20_000
 
 class CommandRecords(Part):
     _next_command = 1
+    written = 0
+    """The number of the latest command that is known to be on the disk."""
 
     async def add_commands(self, records: Sequence[CommandRecord]) -> None:
         """All of them are on the disk when it returns, or none."""
         rows = commands.rows(records, self._next_command)
         self._next_command += len(rows)
-        await self._worker.write(lambda connection: commands.add(connection, rows))
+        latest = await self._worker.write(lambda connection: commands.add(connection, rows))
+        self.written = max(self.written, latest)
 
     async def move_command(self, record: CommandRecord) -> CommandRecord:
         """The record that is in effect then: a move that may not be leaves it as it was."""

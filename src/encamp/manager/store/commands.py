@@ -55,8 +55,10 @@ def next_number(connection: Connection) -> int:
     return int(connection.scalar(select(func.max(commands.c.number))) or 0) + 1
 
 
-def add(connection: Connection, new: Sequence[Row]) -> None:
+def add(connection: Connection, new: Sequence[Row]) -> int:
+    """The number of the latest command that is in the store then."""
     add_missing(connection, commands, new)
+    return next_number(connection) - 1
 
 
 def _records(found: Sequence[Any]) -> list[CommandRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, delete, select, tuple_
+from sqlalchemy import Connection, delete, func, select, tuple_
 
 from encamp.manager.store.tables import audit, commands, events, judged, outputs, requests
 
@@ -39,6 +39,8 @@ def _old_commands(before: float, connection: Connection) -> bool:
     old = (
         select(commands.c.id)
         .where(commands.c.over_since < before)
+        # The latest stays: hosts know its number, and would take the store for an older one.
+        .where(commands.c.number < select(func.max(commands.c.number)).scalar_subquery())
         .order_by(commands.c.over_since)
         .limit(AT_ONCE)
     )

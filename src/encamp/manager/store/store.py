@@ -44,6 +44,8 @@ class Store(CommandRecords, RequestRecords, History, SmallThings):
         self.tenure = tenure
         self._backlog = Backlog()
         self._prepared = False
+        self.begun = 0
+        """The number of the latest command that was in it when it was opened."""
         self._watchers: list[Callable[[str], None]] = []
 
     @classmethod
@@ -77,6 +79,7 @@ class Store(CommandRecords, RequestRecords, History, SmallThings):
         with transaction(connection, address.database, writes=False):
             self._backlog.begin(connection)
             self._next_command = commands.next_number(connection)
+            self.begun = self.written = self._next_command - 1
             self._next_request = requests.next_number(connection)
 
     def abandon(self, error: SupersededError) -> None:

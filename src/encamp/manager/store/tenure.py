@@ -82,6 +82,8 @@ class Tenure:
         """Why we could not lead now, as others are to know it."""
         self.epoch = 0
         """0: we have not begun."""
+        self.former = 0
+        """The epoch of whoever led before, as the store knows it."""
         self.since = 0.0
         """When we began to lead, or to stand by."""
         self.announcement = f"The manager on {host} leads the site."
@@ -151,6 +153,7 @@ class Tenure:
             connection.execute(delete(managers).where(managers.c.instance == self.instance))
             self._look_round(connection)
         self.epoch, self.since, self._store = epoch, since, store
+        self.former = former.epoch if former is not None else 0
         if former is not None and former.host != self.host:
             self.announcement = (
                 f"The manager on {self.host} leads the site, after the one on {former.host}."

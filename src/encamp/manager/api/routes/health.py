@@ -12,6 +12,7 @@ from encamp.door.questions import Status
 from encamp.manager.api.asking import Asked, Call
 from encamp.manager.api.failures import documented
 from encamp.manager.api.routes.site import USUAL
+from encamp.manager.restoration import HINT
 from encamp.model.errors import Code, EncampError
 
 HEALTH = ["Health"]
@@ -37,7 +38,11 @@ async def live() -> Health:
 )
 async def ready(request: Call) -> Health:
     """Does it decide, and can it write down what it decides? Needs no token."""
-    if request.app.state.manager.store.trouble:
+    manager = request.app.state.manager
+    if manager.restoration.sentence:
+        sentence = "The manager's store was put back from a backup: nothing is started."
+        raise EncampError(Code.UNREACHABLE, sentence, HINT, transient=True)
+    if manager.store.trouble:
         # What is wrong in particular is told to those who show a token: see /v1/status.
         sentence = "The manager cannot write to its store."
         raise EncampError(Code.UNREACHABLE, sentence, transient=True)
