@@ -34,7 +34,7 @@ SETTINGS = {
     "max_connections": "30",
     "shared_buffers": "16MB",
     "min_wal_size": "32MB",
-    "log_min_messages": "fatal",
+    "log_min_messages": "error",
     "autovacuum": "off",
 }
 
@@ -116,6 +116,10 @@ class PostgreSQL:
                 if ended or time.monotonic() > limit:
                     raise RuntimeError((self.directory / "log").read_text()) from None
                 time.sleep(0.02)
+
+    def said(self) -> str:
+        """Its log."""
+        return (self.directory / "log").read_text()
 
     def stop(self) -> None:
         """In order, so that it takes its shared memory along."""

@@ -93,6 +93,22 @@ async def test_whoever_stands_by_has_the_store_when_the_former_lets_go(
         assert "after the one on first" in store.tenure.announcement
 
 
+async def test_whoever_stands_by_writes_no_errors_into_the_log_of_the_database(
+    url: str, postgres: PostgreSQL, tmp_path: Path
+) -> None:
+    first, second = Candidate(url, tmp_path, "first"), Candidate(url, tmp_path, "second")
+    async with await first.open():
+        before = postgres.said()
+        opening = asyncio.create_task(second.open())
+        # It has looked who leads, waited for the lock, and looked again.
+        while len(second.seen) < 3:
+            await asyncio.sleep(0.01)
+        assert "canceling statement" not in postgres.said().removeprefix(before)
+        assert "ERROR" not in postgres.said().removeprefix(before)
+    async with await opening:
+        pass
+
+
 async def test_whoever_gives_up_standing_by_is_not_there_any_more(url: str, tmp_path: Path) -> None:
     first, second = Candidate(url, tmp_path, "first"), Candidate(url, tmp_path, "second")
     async with await first.open() as store:

@@ -1,7 +1,8 @@
 """The lock of a store in PostgreSQL: whoever has it uses the store, others stand in line for it.
 
-The database lets go of the lock with the connection that holds it, so whoever is first in line has
-it the moment a manager dies. Of one that lives, and is stuck or cut off, the connection is closed
+The database lets go of the lock with the connection that holds it, so those in line try to take it
+a few times a second: a lock that is waited for with a time limit would write an error into the
+database's log each time. Of a manager that lives, and is stuck or cut off, the connection is closed
 by those who wait when its tenure has run out.
 """
 
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from sqlalchemy import Connection, select, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from encamp.manager.store.address import Address
 from encamp.manager.store.migrations import LEADERSHIP, check_known
@@ -25,9 +26,11 @@ LOCK = 0x456E63616D7002
 """The number of the lock that a manager holds as long as it is connected."""
 LOOK = 0.5
 """Seconds after which those in line look again who leads."""
+TRY = 0.05
+"""Seconds between two tries to take the lock."""
 DEFERENCE = 2.0
 """Seconds that one who led has to take its place again."""
-NOT_AVAILABLE, NOT_PERMITTED = "55P03", "42501"
+NOT_PERMITTED = "42501"
 
 _HOLDERS = """
     FROM pg_locks
@@ -66,7 +69,6 @@ def stand(
         _let_pass(connection, is_over)
     if _try(connection):
         return
-    connection.exec_driver_sql(f"SET lock_timeout TO {LOOK * 1000:.0f}")
     while True:
         known = check_known(connection, address) >= LEADERSHIP
         if is_over():
@@ -77,8 +79,7 @@ def stand(
             tenure.tell(tenure.stand_by(connection))
             if connection.scalar(select(has_run_out(connection))):
                 _throw_out(connection)
-        if _wait(connection):
-            connection.exec_driver_sql("SET lock_timeout TO DEFAULT")
+        if _try_for(connection, LOOK, is_over):
             return
 
 
@@ -87,7 +88,7 @@ def _let_pass(connection: Connection, is_over: Callable[[], bool]) -> None:
     while time.monotonic() < limit and not is_over():
         if connection.scalar(select(has_run_out(connection))):
             return
-        time.sleep(LOOK / 10)
+        time.sleep(TRY)
 
 
 def _throw_out(connection: Connection) -> None:
@@ -107,11 +108,10 @@ def _try(connection: Connection) -> bool:
     return bool(connection.scalar(query, {"lock": LOCK}))
 
 
-def _wait(connection: Connection) -> bool:
-    try:
-        connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != NOT_AVAILABLE:
-            raise
-        return False
+def _try_for(connection: Connection, seconds: float, is_over: Callable[[], bool]) -> bool:
+    limit = time.monotonic() + seconds
+    while not _try(connection):
+        if is_over() or time.monotonic() >= limit:
+            return False
+        time.sleep(TRY)
     return True
