@@ -138,9 +138,14 @@ def test_those_that_wait_say_why_and_have_their_turn_after_a_restart(site: Runni
     why = site.ask("why", second)
     assert why["reason"]["cause"] == "limit"
     assert why["reason"]["limit"] == "one at a time"
+    third = run(site, "-e", "narrow", "--wait-at-most", "2s", script="echo x >> /shared/narrow")
     site.daemons["manager"].kill()
     site.start("manager")
     site.wait_for_hosts("node1")
+    withdrawn = site("wait", third, check=False)
+    assert withdrawn.returncode == 85
+    assert "it had not begun after 2 seconds: " in withdrawn.stderr
+    assert "one at a time" in withdrawn.stderr
     go.touch()
     assert {ended(site, job)["state"] for job in (first, second)} == {"done"}
     assert begun(site, "narrow") == 2

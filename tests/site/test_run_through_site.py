@@ -215,6 +215,17 @@ def test_job_that_finds_no_room_says_so_until_it_is_cancelled(
     assert jobs(site) == []
 
 
+def test_what_waits_for_too_long_is_withdrawn_and_says_why(site: RunningSite) -> None:
+    words = ("--wait-at-most", "0.2s", "--requirements", "host.memory_free > 8 * TiB")
+    for what in (("run", *words, "--", "true"), ("start", *words)):
+        done = site(*what, check=False)
+        assert (done.returncode, done.stdout) == (85, "")
+        assert "withdrawn: it had not begun after 0.2 seconds: 1 host does not meet" in done.stderr
+    assert jobs(site) == []
+    odd = site("run", "--wait-at-most", "0", "--", "true", check=False)
+    assert odd.returncode == 64
+
+
 def test_all_that_waits_is_cancelled_at_once(site: RunningSite) -> None:
     words = ("run", "--detach", "--requirements", "host.load1 < 0", "--", "true")
     waiting = {site(*words).stdout.strip() for _ in range(3)}

@@ -84,7 +84,8 @@ def wait(
     """Wait until jobs are over, and end with their exit code.
 
     Of several jobs, that is the highest. One that failed, was cancelled or was lost has none: then
-    it is said why, and this ends with 84, 79 or 81.
+    it is said why, and this ends with 84, 79 or 81; with 85 if it has waited for longer than
+    --wait-at-most.
 
     Example: encamp wait "$(encamp run --detach -- ./analyse)"
     """

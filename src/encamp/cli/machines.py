@@ -35,6 +35,7 @@ from encamp.cli.wishes import (
     Rank,
     Requirements,
     Retries,
+    WaitAtMost,
     Wishes,
 )
 from encamp.model.errors import Code, EncampError
@@ -95,6 +96,7 @@ def start(
     away: Away = None,
     together: How = None,
     retries: Retries = None,
+    wait_at_most: WaitAtMost = None,
     local: Local = False,
 ) -> int:
     """Start a machine that stays until you end it. Prints its name.
@@ -120,6 +122,7 @@ def start(
         away=tuple(away or ()),
         together=together,
         retries=retries,
+        wait_at_most=wait_at_most,
     )
     door = site_door(local=local)
     if door is not None:

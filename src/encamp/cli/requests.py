@@ -14,7 +14,7 @@ from encamp.cli.cleaning import remark
 from encamp.door.client import AnyDoor, UnansweredError, WentAwayError, ask_async
 from encamp.door.questions import AskTicket, EndRequest, FollowRequest, Question, Submit, Ticket
 from encamp.model.errors import Code, EncampError
-from encamp.model.request import REQUEST_OVER, Request, RequestRecord, RequestState
+from encamp.model.request import REQUEST_OVER, Cause, Request, RequestRecord, RequestState
 from encamp.progress import Progress
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -102,6 +102,10 @@ def verdict(record: RequestRecord) -> EncampError:
     """Why a request is over that has not run to its end."""
     id, reason = short(record.request.id), record.reason
     match record.state:
+        case RequestState.CANCELLED if reason.cause is Cause.NOT_BEGUN:
+            return EncampError(
+                Code.NOT_BEGUN, f"Job {id} was withdrawn: {reason.sentence}.", reason.next
+            )
         case RequestState.CANCELLED:
             why = f": {reason.sentence}" if reason.sentence else ""
             return EncampError(Code.WRONG_STATE, f"Job {id} was cancelled{why}.", reason.next)

@@ -22,6 +22,7 @@ from encamp.cli.wishes import (
     Requirements,
     Retries,
     Reuse,
+    WaitAtMost,
     Wishes,
 )
 from encamp.model.errors import Code, EncampError
@@ -194,6 +195,7 @@ def run(
     away: Away = None,
     together: How = None,
     retries: Retries = None,
+    wait_at_most: WaitAtMost = None,
     reuse: Reuse = False,
     local: Local = False,
 ) -> int:
@@ -221,6 +223,7 @@ def run(
         away=tuple(away or ()),
         together=together,
         retries=retries,
+        wait_at_most=wait_at_most,
         reuse=reuse,
         detach=detach,
     )

@@ -77,6 +77,15 @@ Retries = Annotated[
     ),
 ]
 
+WaitAtMost = Annotated[
+    str | None,
+    typer.Option(
+        "--wait-at-most",
+        metavar="TIME",
+        help="Withdraw it, with exit code 85, if it still waits for room after this: 90, 10m, 2h.",
+        show_default="wait for ever",
+    ),
+]
 Reuse = Annotated[
     bool,
     typer.Option(
@@ -98,6 +107,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     away: tuple[str, ...] = ()
     together: str | None = None
     retries: int | None = None
+    wait_at_most: str | None = None
     reuse: bool = False
     detach: bool = False
 
@@ -107,7 +117,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) != getattr(NONE, name):
                 raise EncampError(
                     Code.USAGE,
-                    f"--{name} is a matter of a site, and there is none to ask here.",
+                    f"--{name.replace('_', '-')} is a matter of a site, and there is none to ask"
+                    " here.",
                     "'encamp serve' makes one of this host; 'encamp login' goes to another.",
                 )
 
@@ -117,6 +128,7 @@ NONE = Wishes()
 
 def request_of(wishes: Wishes, machine: MachineRequest, job: Job | None) -> Request:
     """The request, as far as it is the caller's to say."""
+    from encamp.cli.options import parse_duration
     from encamp.model.request import Request
     from encamp.model.size import Size
 
@@ -141,6 +153,7 @@ def request_of(wishes: Wishes, machine: MachineRequest, job: Job | None) -> Requ
         rank=wishes.rank or "",
         priority=wishes.priority or 0,
         retries=wishes.retries or 0,
+        wait_at_most=(None if wishes.wait_at_most is None else parse_duration(wishes.wait_at_most)),
         reuse=wishes.reuse,
         job=job,
         machine=machine,

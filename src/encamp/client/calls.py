@@ -68,6 +68,8 @@ class RequestOptions(TypedDict, total=False):
     rank: str
     priority: int
     retries: int
+    wait_at_most: float
+    """Seconds."""
     reuse: bool
 
 

@@ -8,8 +8,9 @@ from encamp.bus.messages import encode
 from encamp.door.questions import Exec
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, Job, MachineRequest
+from encamp.model.quantity import duration, quantity
 from encamp.model.request import MOST_MACHINES, Request
-from encamp.model.runnable import check_command, check_text, check_timeout
+from encamp.model.runnable import LONGEST, check_command, check_text, check_timeout
 from encamp.model.wanted import check_name, check_network
 
 LARGEST = 400_000
@@ -33,6 +34,12 @@ def check_bounds(request: Request) -> None:
                 Code.USAGE,
                 f"'{what}' has {len(text):,} characters, and may have {LONGEST_EXPRESSION:,}.",
             )
+    if request.wait_at_most is not None and not 0 < request.wait_at_most <= LONGEST:
+        raise EncampError(
+            Code.USAGE,
+            f"Waiting at most {quantity(request.wait_at_most, 'seconds')} makes no sense.",
+            f"Give more than 0 and at most {duration(LONGEST)}, or nothing.",
+        )
     labels = (request.label, *request.near, *request.away)
     if len(labels) > MOST_LABELS:
         raise EncampError(Code.USAGE, f"More than {MOST_LABELS} labels are named.")

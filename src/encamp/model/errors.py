@@ -51,6 +51,8 @@ class Code(enum.Enum):
     """The guest answered, but what the environment calls ready did not come about in time."""
     COMMAND_FAILED = 84
     """A command that was sent to hosts was carried out and went wrong on one of them."""
+    NOT_BEGUN = 85
+    """A request had not begun after the longest time that it was to wait; it was withdrawn."""
     TIMEOUT = 124
     """The time limit the request set has passed."""
 

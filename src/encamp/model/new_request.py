@@ -55,6 +55,9 @@ class NewRequest(
     """Among requests of the same owner: the higher, the earlier."""
     retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """How often it may be begun anew after it was lost with its host."""
+    wait_at_most: Annotated[float, msgspec.Meta(gt=0, le=31_536_000)] | None = None
+    """Seconds after which it is withdrawn if it is in the queue still; it waits for ever, if not
+    given."""
     reuse: bool = False
     """May it run in a machine that an earlier job of its owner and environment has left?"""
 
@@ -95,6 +98,7 @@ class NewRequest(
             rank=self.rank,
             priority=self.priority,
             retries=self.retries,
+            wait_at_most=self.wait_at_most,
             job=job,
             machine=machine,
             detached=job is not None,

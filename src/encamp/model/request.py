@@ -58,6 +58,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Among requests of the same owner: the higher, the earlier."""
     retries: int = 0
     """How often it may be begun anew after it was lost under way with its host."""
+    wait_at_most: float | None = None
+    """Seconds after which it is withdrawn if it is in the queue still; None: it waits for ever."""
     job: Job | None = None
     """What to run in each machine; None: the machines are wanted for themselves."""
     machine: MachineRequest
@@ -159,6 +161,8 @@ class Cause(enum.Enum):
     """Its machine is being made."""
     RETRY = "retry"
     """An attempt has failed; another will be made."""
+    NOT_BEGUN = "not begun"
+    """It has waited for as long as it was to, and was withdrawn."""
     HOST_LOST = "host lost"
     """Its host is not heard of; it is waited for."""
     NONE = ""

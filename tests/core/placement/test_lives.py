@@ -461,6 +461,46 @@ def test_cancelling_what_waits() -> None:
     assert site.end("r") == []
 
 
+def test_what_has_waited_for_as_long_as_it_was_to_is_withdrawn_with_the_reason() -> None:
+    site = Site()
+    site.join("a", cpus=1)
+    site.place("first")
+    site.submit("patient")
+    site.submit("hasty", wait_at_most=90.0, size=Size(1, 2 * GIB))
+    site.wait(89)
+    assert site.state("hasty") is RequestState.WAITING
+    site.wait(1)
+    assert site.state("patient") is RequestState.WAITING
+    record = site.written["hasty"]
+    assert (record.state, record.reason.cause) == (RequestState.CANCELLED, Cause.NOT_BEGUN)
+    assert record.reason.sentence == (
+        "it had not begun after 90 seconds: 1 host has less than 1 processor free"
+    )
+
+
+def test_what_was_to_wait_no_longer_while_no_manager_was_there_is_withdrawn_then() -> None:
+    former = Site()
+    former.submit("r", wait_at_most=90.0)
+    record = former.record("r")
+    site = Site()
+    site.happens(Remembered(record))
+    site.wait(100)
+    assert site.written["r"].reason.cause is Cause.NOT_BEGUN
+
+
+def test_what_has_begun_is_not_withdrawn_and_waits_anew_when_it_was_lost() -> None:
+    site = running(wait_at_most=90.0, retries=1)
+    site.wait(200)
+    assert site.state("r") is RequestState.RUNNING
+    site.lose("node0")
+    site.wait(600)
+    assert site.state("r") is RequestState.WAITING
+    site.wait(89)
+    assert site.state("r") is RequestState.WAITING
+    site.wait(1)
+    assert site.written["r"].reason.cause is Cause.NOT_BEGUN
+
+
 def test_cancelling_what_is_asked_for_gives_back_the_room() -> None:
     site = Site()
     site.join("a", cpus=1)

@@ -95,6 +95,8 @@ class Books:
         shape = shape_of(request, owned=self.owned or apart)
         view = self.views.view(shape, grouped=entry.request.count > 1)
         self.queue.add(entry, line_key(entry.request, shape), view, now)
+        if entry.waits_until is not None:
+            self.timers.add(entry.waits_until, Due.WAITED, entry.request.id)
         self.demand.waits(entry.request)
         self.keeping.waits(entry.request)
 

@@ -48,6 +48,18 @@ class Ending:
             books.write(entry, now, to_stop=True)
             self.end_parts(entry)
 
+    def withdraw(self, entry: Entry, why: str, now: float) -> None:
+        """It has waited in the queue for as long as it was to. `why`: for what."""
+        assert entry.request.wait_at_most is not None
+        reason = Reason(
+            cause=Cause.NOT_BEGUN,
+            sentence=f"it had not begun after {entry.request.wait_at_most:g} seconds: {why}",
+            since=now,
+            next="Ask for less, or let it wait longer: --wait-at-most says how long.",
+        )
+        self._books.wait_no_more(entry, now)
+        self.over(entry, RequestState.CANCELLED, reason, now)
+
     def release(self, entry: Entry, now: float) -> None:
         """Give back what was claimed for it."""
         books = self._books

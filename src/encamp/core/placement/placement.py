@@ -99,11 +99,14 @@ class Placement:
             self._settled = True
             self._settle(now)
         books.views.take(changes)
+        waited = []
         for due, subject, number in books.timers.pop(now):
             if due is Due.CLAIM:
                 self._claims.expired(subject, number, now)
             elif due is Due.PATIENCE:
                 self._absence.patience_over(subject, number, now)
+            elif due is Due.WAITED:
+                waited.append(subject)
             elif due is Due.AWAY:
                 self._hosts.forget_machines(subject, now)
             elif due is Due.SPARED:
@@ -111,6 +114,9 @@ class Placement:
             else:
                 books.epoch += 1
         self._passing.go(now)
+        # There may just have been a place; and if not, it is known why.
+        for request in waited:
+            self._waited(request, now)
 
     def notice(self, changes: list[Change]) -> None:
         """Facts that placement itself has changed."""
@@ -178,6 +184,14 @@ class Placement:
             self._ending.end_parts(entry)
         else:
             self._parts.begin_parts(entry)
+
+    def _waited(self, request: str, now: float) -> None:
+        """It was to wait no longer. One whose hosts are asked already goes back to the queue, or
+        does not need to."""
+        entry = self._books.entries.get(request)
+        until = None if entry is None else entry.waits_until
+        if entry is not None and entry.line is not None and until is not None and until <= now:
+            self._ending.withdraw(entry, self.records[request].reason.sentence, now)
 
     def _end_wanted(self, wanted: EndWanted, now: float) -> None:
         self._ending.end_wanted(wanted.request, wanted.by, now)

@@ -82,6 +82,13 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     def request(self) -> Request:
         return self.record.request
 
+    @property
+    def waits_until(self) -> float | None:
+        """When it is withdrawn. One that was lost with its host waits anew."""
+        most = self.request.wait_at_most
+        since = self.record.changed if self.record.lost else self.request.submitted
+        return None if most is None else since + most
+
 
 class LineKey(NamedTuple):
     counted: Counted

@@ -17,7 +17,8 @@ NEXT = {
     Cause.NO_ROOM: "It is placed as soon as enough machines have ended.",
     Cause.LIMIT: "It is placed as soon as machines that count against the limit have ended.",
     Cause.LEFT_ALONE: "The hosts are tried again with one machine each, after a pause.",
-    Cause.REQUIREMENTS: "It is placed as soon as a host meets its requirements.",
+    Cause.REQUIREMENTS: "It is placed as soon as a host meets its requirements;"
+    " --wait-at-most limits how long it waits.",
     Cause.ENVIRONMENT: "It waits for a host to join that can make its machines.",
     Cause.NEIGHBOURS: "It is placed as soon as those machines are there, or gone.",
     Cause.BEHIND: "It is looked at when it is its turn.",

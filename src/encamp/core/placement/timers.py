@@ -12,6 +12,8 @@ class Due(enum.Enum):
     """A host has not answered: `subject` is the request, `number` its attempt."""
     PATIENCE = "patience"
     """A host was waited for long enough: `subject` is the request."""
+    WAITED = "waited"
+    """A request was to wait no longer: `subject` is the request."""
     AWAY = "away"
     """A host has been gone for so long that nothing on it counts: `subject` is the host."""
     SPARED = "spared"

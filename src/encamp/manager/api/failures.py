@@ -36,6 +36,7 @@ STATUSES: dict[Code, int] = {
     Code.UNREACHABLE: 503,
     Code.NO_ANSWER: 504,
     Code.NOT_READY: 504,
+    Code.NOT_BEGUN: 504,
     Code.TIMEOUT: 504,
     Code.DISK_FULL: 507,
 }
