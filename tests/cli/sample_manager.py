@@ -55,6 +55,8 @@ class Answering:
             case questions.AskCommands():
                 found = [record for record in site.commands if record.id.startswith(question.id)]
                 return [one for one in found if not (question.under_way and one.state in OVER)]
+            case questions.AskRequests():
+                return list(site.requests)
             case questions.AskTriggers():
                 return [view for view in site.triggers if question.name in ("", view.name)]
             case questions.AskTriggerLog():

@@ -14,8 +14,10 @@ from encamp.model.command import (
 )
 from encamp.model.event import Event, EventKind
 from encamp.model.host import Host, Presence
+from encamp.model.job import Command, Job, MachineRequest, User
 from encamp.model.machine import Machine, State
 from encamp.model.property import PropertyDefinition, Reading, ValueKind
+from encamp.model.request import Part, Reason, Request, RequestRecord, RequestState
 from encamp.model.size import Size
 from encamp.model.trigger import TriggerView
 
@@ -155,6 +157,16 @@ class Site:
         ]
 
     @property
+    def requests(self) -> list[RequestRecord]:
+        """The latest first."""
+        crowded = "5 hosts have less than 2 processors free"
+        return [
+            _request(self.now, 3, "bob", "./render.sh --all", RequestState.RUNNING, 40, "node02"),
+            _request(self.now, 2, "bob", "make", RequestState.WAITING, 75, why=crowded),
+            _request(self.now, 1, "alice", "./fit", RequestState.WAITING, 190, why=crowded),
+        ]
+
+    @property
     def status(self) -> questions.Status:
         presences = [host.presence for host in self.hosts]
         return questions.Status(
@@ -168,6 +180,7 @@ class Site:
             triggers=len(self.triggers),
             store="",
             messages=5123,
+            requests={"waiting": 2, "running": 1},
         )
 
     @property
@@ -177,6 +190,7 @@ class Site:
             status=self.status,
             hosts=self.hosts,
             machines=self.machines,
+            requests=self.requests,
             commands=[record for record in self.commands if record.state not in OVER],
             events=self.events,
         )
@@ -273,6 +287,36 @@ def command_record(
         ended=now - 5 if over else 0.0,
         exit_code=3 if over else None,
         output=11 if over else 0,
+    )
+
+
+def _request(
+    now: float,
+    number: int,
+    owner: str,
+    words: str,
+    state: RequestState,
+    age: float,
+    host: str = "",
+    why: str = "",
+) -> RequestRecord:
+    user = User(owner, 1000 + number, 1000, owner, (), f"/home/{owner}")
+    machine = MachineRequest(environment="debian12", owner=user)
+    request = Request(
+        id=f"{number}e57ab00{number:024x}",
+        owner=owner,
+        submitted=now - age,
+        environment="debian12",
+        size=Size(2, 2 * GIB),
+        machine=machine,
+        job=Job(machine=machine, command=Command(tuple(words.split()))),
+    )
+    return RequestRecord(
+        request=request,
+        state=state,
+        reason=Reason(sentence=why),
+        changed=now - age / 2,
+        parts=(Part(number=0, host=host),) if host else (),
     )
 
 

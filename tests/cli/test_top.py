@@ -84,12 +84,47 @@ def test_reason_of_a_lost_host_takes_no_room_from_the_others(site: Site, width: 
     ]
 
 
-def test_nothing_is_shortened_when_there_is_no_terminal(site: Site) -> None:
-    text = "\n".join(drawn(site.snapshot, 100, None))
+def test_nothing_is_shortened_when_there_is_no_terminal_but_what_is_long_over(site: Site) -> None:
+    past = msgspec.structs.replace(site.events[0], sentence="long over")
+    snapshot = msgspec.structs.replace(site.snapshot, events=[*[past] * 90, *site.events])
+    text = "\n".join(drawn(snapshot, 100, None))
     for host in site.hosts:
         assert host.name in text
     for event in site.events:
         assert event.sentence[:60] in text
+    assert text.count("long over") + len(site.events) == 10
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_jobs_that_wait_are_told_with_the_reason_before_those_that_run(
+    site: Site, width: int
+) -> None:
+    lines = drawn(site.snapshot, width, 24)
+    assert "2 waiting" in lines[0]
+    places = {}
+    for id in ("1e57ab00", "2e57ab00", "3e57ab00"):
+        [(place, line)] = [(at, line) for at, line in enumerate(lines) if id in line]
+        places[id] = place
+        assert "debian12 " in line
+    assert list(places) == sorted(places, key=lambda id: places[id])
+    oldest, running = (lines[places[id]] for id in ("1e57ab00", "3e57ab00"))
+    assert all(word in oldest for word in ("./fit", "alice", "waiting", "3m", "5 hosts"))
+    assert all(word in running for word in ("./render", "bob", "running", "20s", "node02"))
+
+
+def test_site_that_is_printed_once_has_its_queue_and_the_latest_events(
+    manager: Answering, site: Site, variables: dict[str, str]
+) -> None:
+    site.events[:0] = [msgspec.structs.replace(site.events[0], sentence="long over")] * 90
+    done = subprocess.run(
+        [ENCAMP, "top", "--once"],
+        env={**os.environ, **variables, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "./fit" in done.stdout
+    assert len(done.stdout.splitlines()) < 50
 
 
 def test_trouble_stands_in_the_first_line(site: Site) -> None:

@@ -29,8 +29,8 @@ def top(
 ) -> None:
     """Watch the site live.
 
-    Hosts, machines, commands under way, and what just happened. 'q' or Ctrl-C leaves. When the
-    manager is restarted, it goes on.
+    Hosts, what waits and why, what runs, machines, and what just happened. 'q' or Ctrl-C leaves.
+    When the manager is restarted, it goes on.
 
     Example: encamp top --once | less -R
     """
@@ -84,6 +84,7 @@ async def look() -> Snapshot:
         AskEvents,
         AskHosts,
         AskMachines,
+        AskRequests,
         AskStatus,
         SiteMachine,
         Status,
@@ -91,11 +92,18 @@ async def look() -> Snapshot:
     from encamp.model.command import CommandRecord
     from encamp.model.event import Event
     from encamp.model.host import Host
+    from encamp.model.request import RequestRecord
 
-    status, hosts, machines, commands, events = await asyncio.gather(
+    status, hosts, machines, requests, commands, events = await asyncio.gather(
         asyncio.to_thread(asked_quietly, AskStatus(), Status, Status),
         asyncio.to_thread(asked_quietly, AskHosts(brief=SHOWN), Host, Host),
         asyncio.to_thread(asked_quietly, AskMachines(), SiteMachine, SiteMachine),
+        asyncio.to_thread(
+            asked_quietly,
+            AskRequests(last=COMMANDS, under_way=True),
+            RequestRecord,
+            RequestRecord,
+        ),
         asyncio.to_thread(
             asked_quietly, AskCommands(last=COMMANDS, under_way=True), CommandRecord, CommandRecord
         ),
@@ -106,6 +114,7 @@ async def look() -> Snapshot:
         status=status[0],
         hosts=hosts,
         machines=machines,
+        requests=requests,
         commands=commands,
         events=events,
     )

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from encamp.cli.events import STYLES
 from encamp.cli.hosts import CPU_USED, CPUS, LOAD, MEMORY_FREE, MEMORY_TOTAL, clock_text
+from encamp.cli.job_views import what as what_of
 from encamp.cli.tables import SHORT_ID, ago, clean, format_bytes
 from encamp.cli.values import number
 from encamp.door.questions import SiteMachine, Status
@@ -21,9 +22,12 @@ from encamp.model.command import CommandRecord, CommandState
 from encamp.model.event import Event
 from encamp.model.host import Host, Presence
 from encamp.model.machine import State
+from encamp.model.request import RequestRecord, RequestState
 
 WIDE = 130
-"""Columns from which on commands and events stand beside hosts and machines."""
+"""Columns from which on jobs and events stand beside hosts and machines."""
+RUN = "request.run"
+"""The command by which a machine of a job is made, on each of its hosts."""
 FRAME = 3
 """Lines that a panel needs beside its rows: its border, and the heads of its columns."""
 BORDER = 4
@@ -31,6 +35,7 @@ BORDER = 4
 GAP = 2
 LEAST_BAR, MOST_BAR = 4, 36
 LONGEST_NAME = 24
+LONGEST_JOB, LONGEST_USER, LONGEST_STATE, LEAST_REASON = 20, 10, 8, 16
 HOST_COLUMNS = {
     "host": 4,
     "": 9,
@@ -53,6 +58,14 @@ STATE_STYLES = {
     State.STOPPED: "dim",
     State.FAILED: "red",
 }
+REQUEST_STYLES = {
+    RequestState.WAITING: "yellow",
+    RequestState.CLAIMING: "yellow",
+    RequestState.STARTING: "cyan",
+    RequestState.RUNNING: "green",
+}
+PRINTED_EVENTS = 10
+"""The latest ones, where there is no screen to fill."""
 COMMAND_STYLES = {CommandState.WAITING: "yellow", CommandState.RUNNING: "green"}
 
 
@@ -63,6 +76,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     hosts: list[Host]
     machines: list[SiteMachine]
+    requests: list[RequestRecord]
+    """Those that are not over, the latest first."""
     commands: list[CommandRecord]
     """Those under way."""
     events: list[Event]
@@ -93,15 +108,15 @@ class View:
 def _one_column(snapshot: Snapshot, width: int, height: int | None) -> RenderableType:
     wanted = [
         len(snapshot.hosts),
+        _queue_length(snapshot),
         len(snapshot.machines),
-        len(snapshot.commands),
-        max(3, len(snapshot.events)),
+        max(3, _events_wanted(snapshot, height)),
     ]
-    rows = share(None if height is None else height - 4 * FRAME + 1, wanted, (4, 2, 1, 3))
+    rows = share(None if height is None else height - 4 * FRAME + 1, wanted, (4, 3, 2, 2))
     return Group(
         _hosts(snapshot, rows[0], width),
-        _machines(snapshot, rows[1]),
-        _commands(snapshot, rows[2]),
+        _queue(snapshot, rows[1]),
+        _machines(snapshot, rows[2]),
         _events(snapshot, rows[3]),
     )
 
@@ -115,8 +130,8 @@ def _two_columns(snapshot: Snapshot, width: int, height: int | None) -> Renderab
     )
     right = share(
         None if height is None else height - 2 * FRAME + 1,
-        [len(snapshot.commands), len(snapshot.events)],
-        (1, 3),
+        [_queue_length(snapshot), max(3, _events_wanted(snapshot, height))],
+        (1, 1),
         fill=True,
     )
     half = width // 2
@@ -125,7 +140,7 @@ def _two_columns(snapshot: Snapshot, width: int, height: int | None) -> Renderab
     grid.add_column(width=half)
     grid.add_row(
         Group(_hosts(snapshot, left[0], width - half), _machines(snapshot, left[1])),
-        Group(_commands(snapshot, right[0]), _events(snapshot, right[1])),
+        Group(_queue(snapshot, right[0]), _events(snapshot, right[1])),
     )
     return grid
 
@@ -160,6 +175,8 @@ def _head(snapshot: Snapshot, width: int) -> RenderableType:
         count = status.hosts.get(presence.value, 0)
         if count or presence is Presence.JOINED:
             left.append(f"  {count} {presence.value}", PRESENCE_STYLES[presence])
+    waiting = status.requests.get(RequestState.WAITING.value, 0)
+    left.append(f"  {waiting} waiting", "yellow" if waiting else "")
     left.append(f"  {status.machines} machines  {status.commands_under_way} commands")
     if width >= WIDE:
         left.append(f"  {status.triggers} triggers  up {ago(status.started, snapshot.at)}")
@@ -279,19 +296,67 @@ def _machines(snapshot: Snapshot, rows: int) -> Panel:
     return _panel("machines", made, rows, len(snapshot.machines), len(latest))
 
 
-def _commands(snapshot: Snapshot, rows: int) -> Panel:
-    made = _table("id", "command", "host", "by", "state", "for", slack=3)
-    shown = snapshot.commands[:rows]
-    for record in shown:
-        made.add_row(
-            Text(record.id[:SHORT_ID], "dim"),
-            Text(clean(record.name), "bold"),
-            Text(clean(record.host)),
-            Text(clean(record.issuer)),
-            Text(record.state.value, COMMAND_STYLES.get(record.state, "")),
-            Text(ago(record.started or record.issued, snapshot.at)),
-        )
-    return _panel("commands under way", made, rows, len(snapshot.commands), len(shown))
+def _queue_length(snapshot: Snapshot) -> int:
+    return max(_jobs_under_way(snapshot), len(snapshot.requests)) + len(_others(snapshot))
+
+
+def _jobs_under_way(snapshot: Snapshot) -> int:
+    return sum(snapshot.status.requests.values())
+
+
+def _others(snapshot: Snapshot) -> list[CommandRecord]:
+    """Commands beside those by which the machines of jobs are made."""
+    return [record for record in snapshot.commands if record.name != RUN]
+
+
+def _queue(snapshot: Snapshot, rows: int) -> Panel:
+    """What waits stands before what runs: for that one looks here."""
+    made = _table("id", "job or command", "by", "state", "for", "where, or why not", slack=5)
+    made.columns[1].max_width, made.columns[2].max_width = LONGEST_JOB, LONGEST_USER
+    made.columns[3].min_width, made.columns[5].min_width = LONGEST_STATE, LEAST_REASON
+    # Whoever has waited for longest comes first.
+    oldest = snapshot.requests[::-1]
+    waiting = [record for record in oldest if record.state is RequestState.WAITING]
+    placed = [record for record in oldest if record.state is not RequestState.WAITING]
+    entries = [_request_cells(record, snapshot.at) for record in (*waiting, *placed)]
+    entries += [_command_cells(record, snapshot.at) for record in _others(snapshot)]
+    shown = entries[:rows]
+    for cells in shown:
+        made.add_row(*cells)
+    title = "jobs, and commands under way"
+    return _panel(title, made, rows, _queue_length(snapshot), len(shown))
+
+
+def _request_cells(record: RequestRecord, now: float) -> tuple[Text, ...]:
+    hosts = ", ".join(dict.fromkeys(part.host for part in record.parts))
+    request = record.request
+    what = f"{request.environment} {what_of(record)}"
+    waits = record.state is RequestState.WAITING
+    return (
+        Text(request.id[:SHORT_ID], "dim"),
+        Text(clean(what), "bold"),
+        Text(clean(request.owner)),
+        Text(record.state.value, REQUEST_STYLES.get(record.state, "")),
+        Text(ago(request.submitted if waits else record.changed, now)),
+        Text(clean(record.reason.sentence if waits else hosts)),
+    )
+
+
+def _command_cells(record: CommandRecord, now: float) -> tuple[Text, ...]:
+    return (
+        Text(record.id[:SHORT_ID], "dim"),
+        Text(clean(record.name), "bold"),
+        Text(clean(record.issuer)),
+        Text(record.state.value, COMMAND_STYLES.get(record.state, "")),
+        Text(ago(record.started or record.issued, now)),
+        Text(clean(record.host)),
+    )
+
+
+def _events_wanted(snapshot: Snapshot, height: int | None) -> int:
+    """Printed once, only the latest are told: 'encamp events' has them all."""
+    there = len(snapshot.events)
+    return there if height is not None else min(there, PRINTED_EVENTS)
 
 
 def _events(snapshot: Snapshot, rows: int) -> Panel:
