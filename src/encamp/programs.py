@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, AnyStr, BinaryIO, cast
+from typing import Any, AnyStr, BinaryIO, TextIO, cast
 
 from encamp.model.errors import Code, EncampError
 
@@ -62,6 +62,8 @@ LONGEST_LINE = 16 << 10
 """Characters; what goes on for longer without a new line comes in pieces."""
 MOST_OUTPUT = 256 << 20
 """Characters of output that are kept for a caller. No program says so much in earnest."""
+MOST_LOGGED = 64 << 20
+"""Characters of one program's output that are written to a log."""
 
 ORPHANS_LAST = 2.0
 """Seconds in which a killed program's children are gone, unless nobody on this host reaps them."""
@@ -112,13 +114,15 @@ def run(
     reads: BinaryIO | None = None,
     hold: Sequence[int] = (),
     on_line: Callable[[str], None] | None = None,
+    log: TextIO | None = None,
     silence: float | None = None,
     cleaning: bool = False,
 ) -> str:
     """Run a program to its end and return what it printed.
 
     `on_line` sees each line of its output (both streams) as it comes; then none of it is kept and
-    returned, however much it is. `reads` becomes its input.
+    returned, however much it is. `log` gets each line as well, up to `MOST_LOGGED` characters.
+    `reads` becomes its input.
     `hold` are descriptors it keeps open, so that a lock lasts as long as anything it started.
     A failure becomes an `EncampError` that says what the program was for and quotes its last
     lines. The program and all it started end with this call, also when the call itself is
@@ -130,7 +134,7 @@ def run(
     argv = argument_list(command)
     last: deque[str] = deque(maxlen=LAST_LINES)
     everything: list[str] = []
-    kept = 0
+    kept = logged = 0
     process: Program[str] = Program(
         argv,
         stdin=subprocess.DEVNULL if reads is None else reads,
@@ -155,6 +159,8 @@ def run(
         while line := process.stdout.readline(LONGEST_LINE):
             heard[0] = time.monotonic()
             last.append(line.rstrip())
+            if log is not None and logged < MOST_LOGGED:
+                logged += log.write(line)
             if on_line is not None:
                 on_line(line.rstrip())
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -205,6 +206,23 @@ def test_a_command_that_fails_is_quoted_and_the_steps_before_it_stay(images: Ima
     told = Told()
     images.ensure(layer("echo fine > /fine", "true"), told)
     assert not any("echo fine" in what for what in told.what)
+
+
+def test_all_that_a_failed_build_said_is_in_a_file_until_it_is_built_again(
+    images: ImageStore,
+) -> None:
+    with pytest.raises(EncampError) as raised:
+        images.ensure(layer("echo first", "seq 100; exit 3"))
+    named = re.search(r"/\S+[^.\s]", raised.value.hint)
+    assert named is not None
+    log = Path(named[0])
+    assert log.stat().st_mode & 0o077 == 0
+    lines = log.read_text().splitlines()
+    assert "first" in lines
+    assert [*map(str, range(1, 101))] == [line for line in lines if line.isdigit()]
+    assert "\n50\n" not in raised.value.detail
+    images.ensure(layer("echo first"))
+    assert not log.exists()
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,15 @@ def test_documentation_and_translations_are_left_out(tree: dict[str, str]) -> No
     ]
     assert {Path(path).name for path in documentation} == {"copyright"}
     assert "/usr/share/doc/bash/copyright" in tree
-    assert not any(path.startswith("/usr/share/man/man1/") for path in tree)
+    pages = {path for path in tree if path.startswith("/usr/share/man/man")}
+    assert not any(tree[path].startswith("-") for path in pages)
     assert not any(path.endswith(".mo") for path in tree)
+
+
+def test_directories_of_manual_pages_stay_for_scripts_that_make_links_there(
+    tree: dict[str, str],
+) -> None:
+    assert {"/usr/share/man/man1", "/usr/share/man/man8"} <= set(tree)
 
 
 def test_nothing_of_the_host_is_in_it(debian: Image, tree: dict[str, str]) -> None:
@@ -137,10 +144,10 @@ def images(home: Home, debian_home: Home) -> ImageStore:
     return ImageStore(home, shared=None)
 
 
-def test_one_more_package_is_all_that_is_installed(
+def test_one_more_package_is_all_that_is_installed_however_often_others_are_listed(
     images: ImageStore, debian: Image, told: Told
 ) -> None:
-    packages = (*DEBIAN12.packages, "file")
+    packages = (*DEBIAN12.packages, "file", "file", DEBIAN12.packages[0])
     image = images.ensure(msgspec.structs.replace(DEBIAN12, name="more", packages=packages), told)
     installed = {what for what in told.what if what.startswith("installing")}
     assert installed == {"installing file"}
@@ -160,12 +167,18 @@ def test_packages_are_added_to_an_image_by_its_name(images: ImageStore, debian: 
     assert "usr/bin/less" not in names  # which is in the layer below
 
 
-def test_a_package_that_does_not_exist_is_named(images: ImageStore) -> None:
-    recipe = Recipe(name="odd", kind=Kind.LAYER, parent="debian12", packages=("no-such-thing",))
+@pytest.mark.parametrize("package", ["no-such-thing", "less=0.0.1", "less/no-such-release"])
+def test_a_package_that_does_not_exist_is_named_before_anything_is_installed(
+    images: ImageStore, told: Told, package: str
+) -> None:
+    recipe = Recipe(name="odd", kind=Kind.LAYER, parent="debian12", packages=("file", package))
     with pytest.raises(EncampError) as raised:
-        images.ensure(recipe)
+        images.ensure(recipe, told)
     assert raised.value.code is Code.BUILD_FAILED
-    assert "no-such-thing" in raised.value.sentence
+    assert package.partition("=")[0].partition("/")[0] in raised.value.sentence
+    assert "file" not in raised.value.sentence
+    assert raised.value.detail == ""
+    assert not any(what.startswith("installing") for what in told.what)
     assert left_over(images.home) == []
 
 

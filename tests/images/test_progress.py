@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from encamp.images.apt import downloaded
 from encamp.images.installing import Installing
-from encamp.images.portion import Forward, Portion
+from encamp.images.portion import Aging, Forward, Portion
+from encamp.progress import FIGURES
 from tests.builds import Told
 
 
@@ -21,6 +24,20 @@ def test_progress_never_goes_back_and_stays_within_bounds(
         portion.part(0.2, 0.9).update(what, fraction)
     assert told.fractions == sorted(told.fractions)
     assert all(0 <= fraction <= 0.9 for fraction in told.fractions)
+
+
+def test_a_log_hears_from_a_build_while_its_programs_are_silent() -> None:
+    class Heard:
+        again = threading.Event()
+
+        def update(self, what: str, fraction: float | None = None) -> None:
+            if what.partition(FIGURES)[::2] == ("installing gcc", "0 s"):
+                self.again.set()
+
+    with Aging(Heard(), aged=0, every=0.01) as progress:
+        progress.update("installing gcc", 0.5)
+        Heard.again.clear()
+        assert Heard.again.wait(30)
 
 
 def test_apt_says_how_much_it_downloaded() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-FIGURES_EVERY = 10.0
+FIGURES_EVERY = 9.0
 """Seconds between two lines of a log that differ in figures only."""
 
 BAR = 16

@@ -33,7 +33,9 @@ class Adding:
     ) -> None:
         self.recipe = recipe
         # The one of `mini` is all there is to begin with.
-        self.wanted = () if recipe.kind is Kind.MINI else recipe.packages
+        packages = () if recipe.kind is Kind.MINI else recipe.packages
+        # One that is listed twice is installed where it is listed first.
+        self.wanted = tuple(dict.fromkeys(packages))
         self.work = work
         self.steps = steps
         self.shelf = shelf
@@ -73,7 +75,15 @@ class Adding:
         self, begin: Tree, wanted: tuple[str, ...], key: str, shelf: Shelf, progress: Portion
     ) -> Tree:
         room = self.room()
-        shelf.fetch(begin.text(STATUS), wanted)
+        progress.update("fetching packages")
+        unknown = shelf.fetch(begin.text(STATUS), wanted)
+        if unknown:
+            raise EncampError(
+                Code.BUILD_FAILED,
+                f"Recipe '{self.recipe.name}' lists packages that Debian '{shelf.apt.suite}' does "
+                f"not have: {', '.join(unknown)}.",
+                "'apt-cache search WORD' finds names; 'sources' of the recipe adds archives.",
+            )
         actions = shelf.install(wanted, room)
         (entries,) = perform(begin, actions, self.work, room, progress, shelf.directory)
         self.add_sources(entries)

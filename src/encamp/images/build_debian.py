@@ -10,6 +10,7 @@ from pathlib import Path
 from encamp import programs
 from encamp.images import namespace, tree
 from encamp.images.apt import environment
+from encamp.images.build_log import opened_log
 from encamp.images.installing import Installing
 from encamp.images.packages import Shelf
 from encamp.images.portion import Portion
@@ -20,7 +21,8 @@ from encamp.workplace import Workplace
 LEFT_OUT = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
-    "path-exclude=/usr/share/man/*",
+    # Not the directories themselves: Java's scripts fail where they cannot make links in man1.
+    "path-exclude=/usr/share/man/*/*",
     "path-exclude=/usr/share/info/*",
     "path-exclude=/usr/share/groff/*",
     "path-exclude=/usr/share/lintian/*",
@@ -75,36 +77,38 @@ def build_bare(recipe: Recipe, work: Workplace, shelf: Shelf, progress: Portion)
     merged = [f"--hook-dir={MERGED}"] if shelf.apt.knows(IS_MERGED) else []
     # In a file: everybody sees the words of a command, and there may be passwords in them.
     settings = shelf.write("acquire.conf", "".join(f"{line}\n" for line in shelf.settings()))
-    programs.run(
-        namespace.within(
-            [
-                *("mmdebstrap", "--mode=root", "--variant=minbase", "--format=tar"),
-                *("--verbose", *merged, "--skip=update"),
-                "--architectures=amd64",
-                *(f"--dpkgopt={option}" for option in LEFT_OUT),
-                f"--aptopt={settings}",
-                f"--setup-hook={STOCK}",
-                f"--extract-hook={TAKE}",
-                f"--customize-hook={TAKE}",
-                f"--customize-hook={FINISH}",
-                *(recipe.suite, target, shelf.sources),
-            ],
-            shelf.directory,
-        ),
-        purpose=what,
-        environment={
-            **environment(),
-            "TMPDIR": str(temporary),
-            "SOURCE_DATE_EPOCH": str(EPOCH),
-            "ENCAMP_SHELF": str(shelf.directory),
-            # Nothing here has to survive a power failure.
-            "DPKG_FORCE": "unsafe-io",
-        },
-        directory=temporary,
-        hold=(work.lock,),
-        silence=SILENCE,
-        on_line=progress.reader(what, Installing().read),
-    )
+    with opened_log(work) as log:
+        programs.run(
+            namespace.within(
+                [
+                    *("mmdebstrap", "--mode=root", "--variant=minbase", "--format=tar"),
+                    *("--verbose", *merged, "--skip=update"),
+                    "--architectures=amd64",
+                    *(f"--dpkgopt={option}" for option in LEFT_OUT),
+                    f"--aptopt={settings}",
+                    f"--setup-hook={STOCK}",
+                    f"--extract-hook={TAKE}",
+                    f"--customize-hook={TAKE}",
+                    f"--customize-hook={FINISH}",
+                    *(recipe.suite, target, shelf.sources),
+                ],
+                shelf.directory,
+            ),
+            purpose=what,
+            environment={
+                **environment(),
+                "TMPDIR": str(temporary),
+                "SOURCE_DATE_EPOCH": str(EPOCH),
+                "ENCAMP_SHELF": str(shelf.directory),
+                # Nothing here has to survive a power failure.
+                "DPKG_FORCE": "unsafe-io",
+            },
+            directory=temporary,
+            hold=(work.lock,),
+            silence=SILENCE,
+            on_line=progress.reader(what, Installing().read),
+            log=log,
+        )
     progress.update(what, 1.0)
     entries = tidied(tree.read(namespace.take_back(target)))
     sources = public_sources(shelf.sources.read_text())

@@ -21,13 +21,14 @@ from encamp.images import (
     tree,
 )
 from encamp.images.adding import Adding, codename
+from encamp.images.build_log import keeping_log
 from encamp.images.content import describe, image_digest
 from encamp.images.failures import explained
 from encamp.images.foundation import Foundation, Site, lay
 from encamp.images.holding import vanished
 from encamp.images.packages import Shelf
 from encamp.images.placing import Readers, check_version, name_image, place, readers_of
-from encamp.images.portion import Forward, Portion
+from encamp.images.portion import Aging, Forward, Portion
 from encamp.images.recognising import found_again, made_before
 from encamp.images.squash import squash, unsquash
 from encamp.images.steps import Steps, Tree, key_of
@@ -58,8 +59,9 @@ def build_once(
     if image is not None and not explicit:
         return image
     waiting = f"waiting: another encamp is building '{recipe.name}'"
-    portion = Portion(Forward(progress))
     with contextlib.ExitStack() as held:
+        progress = held.enter_context(Aging(progress))
+        portion = Portion(Forward(progress))
         # Before the name is locked: what others wait for, we do not hold while we wait.
         with explained(home, recipe):
             part = portion.part(0, 0.5)
@@ -148,7 +150,10 @@ def build(
             f"Image '{recipe.name}' cannot be a layer over '{parent.name}': that is a whole disk.",
             "Hand files and commands to each machine with the environment's 'context'.",
         )
-    with workplace(images.home, f"build-{recipe.name}") as work:
+    with (
+        workplace(images.home, f"build-{recipe.name}") as work,
+        keeping_log(images.home, recipe.name, work),
+    ):
         if recipe.kind is Kind.DISK:
             image = disk_image(images, recipe, work, progress.part(0, 0.98))
         else:

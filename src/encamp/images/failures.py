@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from encamp.home import Home
+from encamp.images.build_log import kept_log
 from encamp.model.errors import Code, EncampError
 from encamp.model.recipe import Kind, Recipe
 
@@ -59,22 +60,25 @@ def explained(home: Home, recipe: Recipe) -> Iterator[None]:
             # There was enough when the build began; not every program says why it failed.
             raise disk_full(full, recipe, error.detail) from error
         if error.code is Code.BUILD_FAILED and not error.hint:
-            raise build_failed(error, recipe) from error
+            raise build_failed(home, error, recipe) from error
         raise
 
 
-def build_failed(error: EncampError, recipe: Recipe) -> EncampError:
+def build_failed(home: Home, error: EncampError, recipe: Recipe) -> EncampError:
     network = NETWORK.search(error.detail) is not None
-    hint = (
-        "Debian's archive could not be reached: check the network, and the APT sources and "
-        "proxies of this host ('apt-get update' must work)."
-        if network
-        else "See the last lines of its output."
-    )
+    log = kept_log(home, recipe.name)
+    hints = []
+    if network:
+        hints.append(
+            "Debian's archive could not be reached: check the network, and the APT sources and "
+            "proxies of this host ('apt-get update' must work)."
+        )
+    if log.exists():
+        hints.append(f"The whole output of the build is in {log}.")
     return EncampError(
         Code.BUILD_FAILED,
         f"Image '{recipe.name}' could not be built: {error.sentence}",
-        hint,
+        " ".join(hints) or "See the last lines of its output.",
         transient=network,
         detail=error.detail,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import stat
 import sys
@@ -26,6 +27,13 @@ DEBS_LIMIT = 1 << 30
 """Bytes of fetched packages that are kept; those used longest ago go first."""
 ARCHIVES = "var/cache/apt/archives"
 """Where dpkg finds, in the tree, what was fetched."""
+
+UNKNOWN = re.compile(
+    r"^E: (?:Unable to locate package |(?:Version|Release) '.*' for '|Package '(?=.* has no ))"
+    r"([^\s']+)",
+    re.MULTILINE,
+)
+"""What apt says of a package that none of its sources has, or not in the version asked for."""
 
 
 class Shelf:
@@ -63,22 +71,26 @@ class Shelf:
         """How to reach a mirror from a room, where the host's own files cannot be read."""
         return acquire_settings(self.netrc, Path("/dev/null"))
 
-    def fetch(self, status: str, packages: Sequence[str]) -> None:
-        """Fetch what a tree will need, from where only the host's apt can."""
+    def fetch(self, status: str, packages: Sequence[str]) -> list[str]:
+        """Fetch what a tree will need, from where only the host's apt can; the names that no
+        archive has."""
         path = self.directory / "status"
         write_private(path, status)
-        # What cannot be fetched is named when it is to be installed.
+        # What else is wrong is told when it is to be installed.
         try:
             self.apt.fetch(packages, path, self.lists, self.debs)
         except EncampError as error:
             if error.code is not Code.BUILD_FAILED:
                 raise
+            if unknown := UNKNOWN.findall(error.detail):
+                return unknown
         for deb in self.debs.glob("*.deb"):
             namespace.lend(deb)
         (self.debs / "lock").unlink(missing_ok=True)
         for path in (self.lists / "auxfiles", self.lists / "partial", self.debs / "partial"):
             if path.is_dir():
                 namespace.hand_over(path)
+        return []
 
     def install(self, packages: Sequence[str], room: Room) -> list[Action]:
         """One after another: so a list that was added to gives what it gives from the start."""

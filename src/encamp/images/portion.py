@@ -2,9 +2,59 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from types import TracebackType
 
-from encamp.progress import Progress
+from encamp.progress import FIGURES, Progress
+
+AGED = 5.0
+"""Seconds after which what is being done is told with its age."""
+
+
+class Aging:
+    """Passes progress on, and tells every second for how long the same has been done: programs are
+    silent for minutes, and a log has to show that the build goes on."""
+
+    def __init__(self, progress: Progress, aged: float = AGED, every: float = 1.0) -> None:
+        self.progress = progress
+        self.aged = aged
+        self.every = every
+        self.latest: tuple[str, float | None] = ("", None)
+        self.began = time.monotonic()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.repeat, daemon=True)
+
+    def __enter__(self) -> Aging:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def update(self, what: str, fraction: float | None = None) -> None:
+        if what != self.latest[0]:
+            self.began = time.monotonic()
+        self.latest = (what, fraction)
+        self.tell()
+
+    def tell(self) -> None:
+        what, fraction = self.latest
+        age = time.monotonic() - self.began
+        said = what if age < self.aged else f"{what}{FIGURES}{age:.0f} s"
+        self.progress.update(said, fraction)
+
+    def repeat(self) -> None:
+        while not self.ended.wait(self.every):
+            if self.latest[0] and time.monotonic() - self.began >= self.aged:
+                self.tell()
 
 
 class Forward:

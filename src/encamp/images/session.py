@@ -14,6 +14,7 @@ import msgspec
 
 from encamp import programs
 from encamp.images import contained, namespace, tree
+from encamp.images.build_log import opened_log
 from encamp.images.portion import Portion
 from encamp.images.steps import Tree
 from encamp.images.tidy import tidied
@@ -100,26 +101,26 @@ def perform(
     )
     namespace.hand_over(plan)
     started = time.time()
-    what = actions[0].title
     titles = [action.title for action in actions]
     reached = [0]
 
-    def read(line: str) -> float | None:
+    def read(line: str) -> None:
         title = line.rstrip().removeprefix("encamp: ")
         if line.startswith("encamp: ") and title in titles:
             reached[0] = titles.index(title)
-        return (reached[0] + 0.3) / len(titles)
+        progress.update(titles[reached[0]], (reached[0] + 0.3) / len(titles))
 
     try:
-        with begin.archive.open("rb") as archive:
+        with begin.archive.open("rb") as archive, opened_log(work) as log:
             programs.run(
                 namespace.within([sys.executable, "-I", contained.__file__, plan], *reach),
-                purpose=what,
+                purpose=titles[0],
                 directory=room.directory,
                 reads=archive,
                 hold=(work.lock,),
                 silence=SILENCE,
-                on_line=progress.reader(what, read),
+                on_line=read,
+                log=log,
             )
         made = [
             tidied(tree.read(namespace.take_back(Path(action.archive)), now=started))
@@ -138,5 +139,5 @@ def perform(
     finally:
         remove_tree(room.root)
         plan.unlink(missing_ok=True)
-    progress.update(what, 1.0)
+    progress.update(titles[-1], 1.0)
     return made

@@ -8,7 +8,7 @@ import time
 from encamp.agent.commands.plugin import Context
 from encamp.progress import FIGURES
 
-FIGURES_EVERY = 10.0
+FIGURES_EVERY = 9.0
 """Seconds between two lines that differ in figures only."""
 
 
