@@ -353,6 +353,9 @@ def test_hostile_job_hurts_only_itself(
     assert done.returncode == code, done.stderr.decode()
     ran_out = b"The memory of the machine ran out" in done.stderr
     assert ran_out == (code == 128 + signal.SIGKILL)
+    full = b"The disk of the machine is full" in done.stderr
+    assert full == ("full" in script)
+    assert (b"--memory gives one more" in done.stderr) == (ran_out or full)
     assert encamp("exec", machine, "--", "echo", "here").stdout == b"here\n"
     encamp("stop", machine)
     assert machine_processes(site_home) == []

@@ -281,8 +281,17 @@ async def _reasons(
     keeper: Keeper, machine: Machine, engine: Engine, ended: Exit
 ) -> tuple[str, ...]:
     """What of the machine may have made a command fail."""
-    said = (ended.text,) if ended.started and ended.text else ()
+    said = (f"{ended.text} {_cure(ended.text, machine)}",) if ended.started and ended.text else ()
     return (*said, *await disk_errors(keeper.home, machine, engine))
+
+
+def _cure(said: str, machine: Machine) -> str:
+    """What gives a machine more of that which the guest program says it has run out of."""
+    if "memory" in said:
+        return "--memory gives one more."
+    if machine.size.disk:
+        return "--disk gives one more."
+    return "What it writes is kept in its memory: --memory gives one more, or --disk a disk."
 
 
 def describe(ended: Exit, command: Command) -> str:

@@ -7,7 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "console.h"
+
+enum { FEW_BLOCKS = 16 };
 
 bool file_read(const char *path, char *to, size_t size)
 {
@@ -131,4 +136,23 @@ bool path_plain(const char *path)
             return false;
     }
     return true;
+}
+
+void disk_tell(char *text, size_t room)
+{
+    static const char *const places[] = {"/", "/tmp"};
+
+    for (size_t i = 0; in_machine && i < sizeof places / sizeof *places; i++) {
+        struct statvfs found;
+
+        if (statvfs(places[i], &found) < 0 || (found.f_flag & ST_RDONLY) || found.f_blocks == 0)
+            continue;
+        /* what failed may have left a few blocks that were too few for it */
+        bool full = found.f_bavail < FEW_BLOCKS || (found.f_files > 0 && found.f_ffree == 0);
+        if (full) {
+            snprintf(text, room, "The disk of the machine is full: nothing more fits into %s.",
+                     places[i]);
+            return;
+        }
+    }
 }

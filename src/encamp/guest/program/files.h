@@ -20,5 +20,7 @@ int file_replace(const char *path, const char *bytes, size_t count, mode_t mode)
 int directory_make(const char *path, mode_t mode);
 /* Absolute, and without `..`. */
 bool path_plain(const char *path);
+/* A sentence, if the machine has no room left for what is written: for a command that has failed. */
+void disk_tell(char *text, size_t room);
 
 #endif

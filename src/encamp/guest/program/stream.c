@@ -7,6 +7,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "launch.h"
 #include "memory.h"
 
@@ -193,6 +194,8 @@ static bool pump_answers(struct stream *stream)
             memory_ended_well();
         else
             memory_tell(stream->starved, text, sizeof text);
+        if (status != 0 && *text == 0)
+            disk_tell(text, sizeof text);
         tell_exit(session, stream->id, killed ? EXIT_KILLED : EXIT_EXITED,
                   (uint32_t)(killed ? WTERMSIG(status) : WEXITSTATUS(status)), text);
     }
