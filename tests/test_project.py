@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -171,3 +172,16 @@ def test_dependencies_are_bounded_from_below() -> None:
     for requirement in [*project["dependencies"], *extras]:
         # An extra of our own says nothing but to take its requirements too.
         assert ">=" in requirement or requirement.startswith("encamp[")
+
+
+def test_what_people_are_told_names_no_page_that_an_installation_lacks() -> None:
+    """Docstrings are read beside the pages; a hint is read where there may be none."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(tree):
+            if isinstance(node, documented):
+                said.discard(ast.get_docstring(node, clean=False))
+        named = [text for text in said if isinstance(text, str) and re.search(r"docs/.*\.md", text)]
+        assert named == [], path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from encamp.cli.main import run_command
@@ -21,6 +23,14 @@ def test_no_command_is_told_by_half_a_sentence(
     assert [line for line in commands if line.endswith("...")] == []
 
 
+def test_help_is_a_word_for_it_too(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["run"], ["trigger", "test"]):
+        assert run_command(["help", *words]) == 0
+        helped = capfd.readouterr().out
+        assert run_command([*words, "--help"]) == 0
+        assert helped == capfd.readouterr().out != ""
+
+
 @pytest.mark.parametrize(
     ("words", "command"),
     [
@@ -36,3 +46,12 @@ def test_wrong_words_lead_to_the_help_of_the_command_that_was_meant(
 ) -> None:
     assert run_command(words) == Code.USAGE.value
     assert f"See '{command} --help'." in capfd.readouterr().err
+
+
+def test_file_that_is_missing_is_told_before_a_manager_that_is(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENCAMP_DOOR", str(tmp_path / "nobody.sock"))
+    missing = tmp_path / "nosuch.yaml"
+    assert run_command(["trigger", "test", "--triggers", str(missing)]) == Code.INPUT_MISSING.value
+    assert f"{missing} is not there" in capfd.readouterr().err

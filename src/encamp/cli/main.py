@@ -134,6 +134,8 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _carry_out(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     try:
         app = application(arguments[0] if arguments else "")
         result = app(arguments, prog_name="encamp", standalone_mode=False)

@@ -59,7 +59,7 @@ StorageKind = Annotated[
     Storage | None,
     typer.Option(
         "--storage",
-        help="Where what it writes is kept: see docs/storage.md.",
+        help="Where what it writes is kept: its memory, or a kind of disk on its host.",
         show_default="as the environment says: auto",
     ),
 ]

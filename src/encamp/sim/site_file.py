@@ -59,7 +59,7 @@ def _root(path: Path, what: str, mistakes: Mistakes) -> tuple[Mapping, str]:
         raise EncampError(
             Code.INPUT_MISSING,
             found[0].refused or f"There is no file {os.fspath(path)}.",
-            f"Name a file that describes {what}; docs/simulation.md says how.",
+            f"Name a file that describes {what}; 'encamp simulate --help' has examples.",
         )
     source: Source
     [(source, data)] = files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import subprocess
 from pathlib import Path
@@ -131,6 +132,9 @@ async def test_address_that_is_taken_is_said_so(calls: Calling) -> None:
         async with ApiServer(calls.manager, Api(listen=listen)):
             pass
     assert refused.value.code is Code.WRONG_STATE
+    assert f"process {os.getpid()} (" in refused.value.sentence
+    assert "Errno" not in refused.value.sentence
+    assert "/site.yaml" in refused.value.hint
 
 
 async def test_health_tells_whether_the_store_can_be_written(

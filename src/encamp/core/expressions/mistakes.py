@@ -39,7 +39,8 @@ class ExpressionError(EncampError):
             self.mistakes[0].sentence
             if count == 1
             else f"There are {count} mistakes in the expression.",
-            "What can be written is described in docs/expressions.md.",
+            "It is written as in Python, such as 'host.load1 > 2 * host.cpus'; 'encamp properties"
+            " HOST' lists what is known of a host.",
             detail="\n".join(str(mistake) for mistake in self.mistakes),
         )
 

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
 import uvicorn
 
+from encamp.describe.places import daemon_directory
+from encamp.describe.site_file import SITE
 from encamp.manager.api.application import application
 from encamp.manager.api.connection import Listener, protocol_for
 from encamp.manager.api.entry import Entry
@@ -131,6 +134,16 @@ class ApiServer(Listening):
         super().__init__(api, Entry(manager, limits, meters, inside))
 
 
+def _taker(port: int) -> str:
+    """Who listens at a port, as far as that may be known: root sees the processes of everybody."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            taken = one.laddr and one.laddr.port == port
+            if taken and one.status == psutil.CONN_LISTEN and one.pid:
+                return f"process {one.pid} ({psutil.Process(one.pid).name()})"
+    return "another process"
+
+
 def _listener(listen: str) -> Listener:
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
@@ -142,11 +155,20 @@ def _listener(listen: str) -> Listener:
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        where = f"{daemon_directory()}/{SITE}"
+        hint = f"Choose another address: 'listen' in 'api' in {where}."
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"The manager cannot answer over HTTP at {listen}: {_taker(int(port))} listens"
+                " there already.",
+                f"End it, or choose another port: 'listen' in 'api' in {where}.",
+            ) from error
+        why = error.strerror if isinstance(error, OSError) else "there is no such port"
         raise EncampError(
-            Code.WRONG_STATE if taken else Code.CONFIGURATION,
-            f"The manager cannot answer over HTTP at {listen}: {error}.",
-            "See 'api' in site.yaml.",
+            Code.CONFIGURATION,
+            f"The manager cannot answer over HTTP at {listen}: {why}.",
+            hint,
         ) from error
     return listener
 

@@ -51,7 +51,7 @@ async def ready(request: Call) -> Health:
 
 @get("/metrics", tags=HEALTH, responses=USUAL, operation_id="metrics", media_type=TEXT)
 async def metrics(request: Call, asking: Asked) -> Response[bytes]:
-    """For Prometheus. The names are in docs/api.md."""
+    """For Prometheus. All names begin with `encamp_`."""
     # Whoever may not see the site's status may not see its numbers.
     await asking.one(questions.AskStatus(), Status)
     return Response(request.app.state.meters.told(), media_type=TEXT)
