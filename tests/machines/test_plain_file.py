@@ -70,15 +70,15 @@ def test_freezing_changes_no_file_but_the_one_that_is_named(
     path = tmp_path / "state"
     put(path, victim)
     with pytest.raises(OSError, match="state"):
-        freeze_file(path)
+        freeze_file(path, None)
     assert victim.stat().st_mode & 0o777 == 0o600
 
 
-def test_frozen_file_can_be_read_by_all_and_written_by_nobody(tmp_path: Path) -> None:
+def test_frozen_file_can_be_read_by_its_owner_and_written_by_nobody(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.touch(0o600)
-    freeze_file(path)
-    assert path.stat().st_mode & 0o777 == 0o444
+    freeze_file(path, None)
+    assert path.stat().st_mode & 0o777 == 0o400
 
 
 @pytest.mark.parametrize("put", [link, pipe, endless, directory])

@@ -87,7 +87,7 @@ SECRET = {"CLOUD_SECRET": "of the caller's"}
 
 def assert_few_rights(pid: int, uid: int) -> None:
     variables = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
-    assert {line.partition("=")[0] for line in variables} == {"PATH", "LANG"}
+    assert {line.partition("=")[0] for line in variables} == {"PATH", "LANG", "LD_PRELOAD"}
     found = status(pid)
     assert set(found["Uid"].split()) == {str(uid)}
     assert "0" not in found["Gid"].split()
@@ -177,8 +177,21 @@ def test_nobody_else_can_read_or_reach_anything_of_a_machine(
     assert within_reach(bob, alice.home) == []
     # Even if the suite's home is hidden from everybody, nothing in it relies on that.
     assert within_reach(bob, site_home) == []
-    for memory in site_home.templates.glob("*/memory"):
-        assert stat.S_IMODE(memory.stat().st_mode) & 0o007 == 0
+
+
+def test_nobody_else_can_read_anything_of_a_template(
+    alice: Account, machine: str, site_home: Home
+) -> None:
+    alice.encamp("run", "--disk", "64M", "--", "true")
+    (pid,) = machine_processes(site_home)
+    open_files = [fd.readlink() for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    cloned_from = {path.parent for path in open_files if path.name == "memory"}
+    assert len(cloned_from) == 1
+    for directory in (*cloned_from, *alice.home.templates.iterdir()):
+        files = [*directory.iterdir()]
+        assert {file.name for file in files} >= {"memory", "state", "console", "template.json"}
+        for path in (directory, *files):
+            assert stat.S_IMODE(path.stat().st_mode) & 0o027 == 0, path
 
 
 def test_nobody_else_can_see_use_or_end_a_machine(alice: Account, bob: Account) -> None:

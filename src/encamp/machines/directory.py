@@ -70,6 +70,12 @@ class MachineDirectory:
     def disk(self) -> Path:
         return self.run / "disk"
 
+    @property
+    def base(self) -> Path:
+        """What the disk is an overlay over. Other machines have the same file, so it is not where
+        the process could write to it."""
+        return self.path / "disk.base"
+
     def make(self, user: tuple[int, int] | None, shares: int) -> None:
         """Make the directory's parts; `user` is whom the process runs as, if not as us."""
         self.path.mkdir(mode=0o700, exist_ok=True)

@@ -108,7 +108,7 @@ async def make_template(
         directory = MachineDirectory(place.directory / key)
         directory.make(user, 0)
         made = place.directory / "made"
-        made.mkdir(mode=0o711)
+        made.mkdir(mode=0o700)
         memory = made / MEMORY
         with memory.open("xb") as file:
             file.truncate(hardware.size.memory)
@@ -133,13 +133,7 @@ async def make_template(
         (made / CONSOLE).write_text(directory.console_tail())
         names = [MEMORY, STATE, CONSOLE, *storage.keep(directory, made)]
         for name in names:
-            if name != MEMORY:
-                freeze_file(made / name)
-        if user is not None:
-            # QEMU opens the memory for writing even to map it privately. Its user may, but cannot
-            # hide that it wrote: only an owner can set back the time of the last change.
-            os.chown(memory, os.geteuid(), user[1])
-            memory.chmod(0o660)
+            freeze_file(made / name, user)
         template = Template(
             key=key,
             environment=environment.name,

@@ -49,9 +49,6 @@ DISK_DRIVE = "disk"
 
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-
-BASE = "disk.base"
-
 WHOLE = ("-boot", "strict=on,reboot-timeout=100")
 """With nothing to boot on its disk, a machine is to end and not to wait for a floppy."""
 
@@ -112,15 +109,14 @@ class Disk(msgspec.Struct, frozen=True):
 
     overlay: bool = False
     image: Path | None = None
-    """The image that the overlay is over, if that is a disk; else it is over `BASE`."""
-    base: str = BASE
-    """What the machine's process finds below the overlay."""
+    """The image that the overlay is over, if that is a disk; else it is over the template's."""
+    base: str = ""
+    """What the overlay is over, as the machine's process finds it."""
     device: Path | None = None
     descriptors: tuple[int, ...] = ()
     """The device, opened; its process inherits them and needs no right to open anything."""
 
     FILE = "disk"
-    BASE = BASE
 
 
 class Backing(msgspec.Struct):

@@ -340,8 +340,8 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
             # One for each way in which QEMU opens a disk in the course of its life.
             descriptors = tuple(opened(device, way) for way in (os.O_RDWR, os.O_RDONLY))
             backing.disk = msgspec.structs.replace(backing.disk, descriptors=descriptors)
-        if backing.disk is not None and backing.disk.image is not None:
-            base = inherit(backing.disk.image)
+        if backing.disk is not None and backing.disk.overlay:
+            base = inherit(backing.disk.image or directory.base)
             backing.disk = msgspec.structs.replace(backing.disk, base=base)
         if hardware.network == "bridge":
             tap = blueprint.tap or held.enter_context(Tap.loose())
@@ -354,7 +354,8 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
             path = inherit(origin.memory, os.O_RDWR)
             backing.memory = f"memory-backend-file,share=on,mem-path={path}"
         elif isinstance(origin, Clone):
-            path = inherit(origin.memory, os.O_RDWR)
+            # QEMU would open it for writing; the launcher's library sees to it that it does not.
+            path = inherit(origin.memory)
             backing.memory = f"memory-backend-file,share=off,mem-path={path}"
         words = command_line(programs.find(PROGRAM), hardware, backing)
         match origin:

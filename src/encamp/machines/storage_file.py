@@ -76,15 +76,14 @@ class Overlay(SparseFile):
     """Only what differs from the template's disk, in QEMU's own format."""
 
     def make(self, directory: MachineDirectory, size: int, user: User) -> None:
-        base = directory.run / Disk.BASE
-        make_disk(base, size)
-        base.chmod(0o444)
-        _make_overlay(directory.run, Disk.BASE, Disk.FILE)
+        make_disk(directory.base, size)
+        directory.base.chmod(0o444)
+        _make_overlay(directory.run, f"../{directory.base.name}", Disk.FILE)
         give(directory.disk, user)
 
     def clone(self, made: Path, directory: MachineDirectory, user: User) -> None:
         # A link keeps the template's disk for this machine even when the template is gone.
-        os.link(made / BASE, directory.run / Disk.BASE)
+        os.link(made / BASE, directory.base)
         shutil.copyfile(made / OVERLAY, directory.disk)
         give(directory.disk, user)
 

@@ -23,7 +23,7 @@ from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
 from encamp.model.image import Image
 from encamp.small_file import read_small
 
-FORMAT = 4
+FORMAT = 5
 """Raised when templates made by earlier versions of this code can no longer be used."""
 MOST_SIZES = 8
 """Templates of one image that are kept, for machines of as many sizes."""
@@ -136,6 +136,7 @@ class TemplateStore:
     def keep(self, template: Template, made: Path) -> None:
         """Take over a directory with a template's files."""
         (made / RECORD).write_bytes(msgspec.json.encode(template))
+        (made / RECORD).chmod(0o600)
         self.remove(template.key)
         made.rename(self.directory(template.key))
         self._remove_outdated(template)
@@ -217,8 +218,9 @@ def qemu_version() -> str:
     return printed.split("\n", 1)[0].removeprefix("QEMU emulator version ")
 
 
-def freeze_file(path: Path) -> None:
-    """From now on nobody is to write to it, and any machine's user may read it."""
+def freeze_file(path: Path, user: tuple[int, int] | None) -> None:
+    """From now on nobody is to write to it, and only a machine's process of this user, or else of
+    ours, is to read it: with a guest's memory in it, it is for nobody else to know."""
     with plain_file(path, sole=True) as fd:
-        os.fchown(fd, os.geteuid(), os.getegid())
-        os.fchmod(fd, 0o444)
+        os.fchown(fd, os.geteuid(), os.getegid() if user is None else user[1])
+        os.fchmod(fd, 0o400 if user is None else 0o440)

@@ -214,6 +214,7 @@ int main(int argc, char **argv)
 	}
 	give_up_capabilities();
 	refuse_modes(other_user);
+	preload();
 
 	/* After the change of user, which would have undone it. */
 	if (parent) {

@@ -28,4 +28,7 @@ void give_up_capabilities(void);
 /* From now on no file can be made setuid (or setgid); needs no_new_privs. */
 void refuse_modes(bool setgid_too);
 
+/* Have a library of ours loaded into the program: see preload.c. */
+void preload(void);
+
 #endif
