@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import re
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +109,57 @@ def test_machine_has_no_network_unless_it_is_asked_for(encamp: Encamp) -> None:
     assert lines[:2] == ["eth0", "lo"]
     assert "inet 10.0.2.15/24" in lines[2]
     assert lines[3].startswith("default via 10.0.2.2 dev eth0")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A server whose certificate vouches for itself, and nobody else does: certificate and port."""
+    words = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    about = ["-subj", "/CN=server", "-addext", "subjectAltName=IP:10.0.2.2", "-days", "2"]
+    files: list[str | Path] = ["-keyout", key, "-out", certificate]
+    subprocess.run(["openssl", "req", *words, *files, *about], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as listening:
+        listening.socket = context.wrap_socket(listening.socket, server_side=True)
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield certificate, listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+CONNECT = """
+/host/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 --library-path /host/lib/x86_64-linux-gnu \
+    /host/bin/openssl s_client -connect 10.0.2.2:$1 -verify_ip 10.0.2.2 -verify_return_error \
+    -brief $2 </dev/null >/dev/null 2>/tmp/said && echo trusted || echo $?
+"""
+"""The host's own client, which `mini` does not have."""
+
+
+def test_machine_with_a_network_trusts_the_authorities_that_the_host_trusts(
+    encamp: Encamp, server: tuple[Path, int]
+) -> None:
+    certificate, port = server
+    bundle = "/etc/ssl/certs/ca-certificates.crt"
+    connect = f"connect() {{ {CONNECT} }}; connect {port}; "
+    script = f"{connect} SSL_CERT_FILE=/x connect {port} '-CAfile {bundle}'"
+    words = ("--share", "/usr:/host:ro", "--network", "user", "--", "sh", "-c", script)
+    said = encamp("run", *words, variables={"SSL_CERT_FILE": str(certificate)}).stdout
+    assert said == b"trusted\ntrusted\n"
+    assert b"trusted" not in encamp("run", *words).stdout
+    alone = encamp(
+        *("run", "--", "sh", "-c", f"echo $SSL_CERT_FILE; ls {bundle}"),
+        variables={"SSL_CERT_FILE": str(certificate)},
+        check=False,
+    )
+    assert alone.stdout == b"\n"
 
 
 def test_machine_bears_the_name_it_was_given(encamp: Encamp) -> None:

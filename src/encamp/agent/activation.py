@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -20,14 +21,20 @@ from encamp.progress import Progress
 
 
 async def make_ready(
-    live: Live, environment: Environment, owner: User, patience: float, progress: Progress
+    live: Live,
+    environment: Environment,
+    owner: User,
+    patience: float,
+    progress: Progress,
+    bundle: Path | None = None,
 ) -> str:
     """Hand the machine its context, once in its life, and test it until it is ready. What was
-    done, in a few words. `patience`: the seconds that are left for all of it."""
+    done, in a few words. `patience`: the seconds that are left for all of it. `bundle`: the
+    certificate authorities that it is to trust as well."""
     began = time.monotonic()
     done = []
-    if environment.context.handed:
-        await _hand_over(live, environment, owner, patience, progress)
+    if environment.context.handed or bundle is not None:
+        await _hand_over(live, environment, owner, patience, progress, bundle)
         done.append("context handed over")
     if environment.ready.tested:
         left = max(0.0, patience - (time.monotonic() - began))
@@ -42,9 +49,15 @@ async def make_ready(
 
 
 async def _hand_over(
-    live: Live, environment: Environment, owner: User, patience: float, progress: Progress
+    live: Live,
+    environment: Environment,
+    owner: User,
+    patience: float,
+    progress: Progress,
+    bundle: Path | None,
 ) -> None:
     doing = "nothing yet"
+    handed: tuple[str, ...] = ()
 
     def tell(step: str) -> None:
         nonlocal doing
@@ -54,7 +67,14 @@ async def _hand_over(
 
     try:
         async with asyncio.timeout(patience):
-            handed = await hand_over(live.channel, live.machine, environment, owner, tell)
+            if bundle is not None:
+                from encamp.agent import authorities
+
+                tell("certificate authorities")
+                handed = await authorities.hand_over(
+                    live.channel, live.machine, environment, bundle
+                )
+            handed += await hand_over(live.channel, live.machine, environment, owner, tell)
     except TimeoutError:
         raise EncampError(
             Code.NOT_READY,

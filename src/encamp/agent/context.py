@@ -87,7 +87,7 @@ async def hand_over(
         what = f"file {file.path}"
         tell(what)
         directory, name = posixpath.split(file.path.rstrip("/"))
-        place = await _unpack(
+        place = await unpack(
             channel, environment, what, _content(file, name), directory, file.owner, file.group
         )
         if file.content is not None or not Path(file.source or "").is_dir():
@@ -96,14 +96,14 @@ async def hand_over(
         archive = _secret(KEYS, "".join(f"{key.strip()}\n" for key in login.keys))
         what = f"the ssh keys in {login.home}"
         tell(what)
-        place = await _unpack(
+        place = await unpack(
             channel, environment, what, archive, login.home, str(login.uid), str(login.gid)
         )
         handed.append(posixpath.join(place, KEYS))
     if context.user_data is not None:
         directory, name = posixpath.split(USER_DATA)
         archive = _secret(name, context.user_data)
-        await _unpack(channel, environment, "user data", archive, directory, "0", "0")
+        await unpack(channel, environment, "user data", archive, directory, "0", "0")
     for number, command in enumerate(context.run, 1):
         tell(f"command '{first_line(command)}'")
         await _run(channel, machine, environment, number, command)
@@ -122,7 +122,7 @@ def _secret(name: str, content: str) -> Iterator[bytes]:
     return iter((pack_content(name, content.encode(), mode=0o600, mtime_ns=time.time_ns()),))
 
 
-async def _unpack(
+async def unpack(
     channel: Channel,
     environment: Environment,
     what: str,

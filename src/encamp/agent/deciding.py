@@ -136,6 +136,12 @@ async def decide(
     plan.environment = with_facts(environment, machine, request.owner)
     _check_context(plan.environment, resolved=True)
     variables = {**image.defaults.variables, **plan.environment.context.variables}
+    if hardware.network != "none" and image.disk is None:
+        from encamp.agent.authorities import VARIABLES, host_bundle
+
+        plan.bundle = host_bundle()
+        if plan.bundle is not None:
+            variables = {**VARIABLES, **variables}
     return plan, msgspec.structs.replace(machine, variables=variables)
 
 

@@ -80,7 +80,6 @@ class Maker:
         environment = wish.environment
         # What is not ready when its guest answers is not sent any work then.
         late = environment.context.handed or environment.ready.tested
-        early = None if late else first
         with ExitStack() as held:
             with phases.time(Phase.CHECK, "checked") as how:
                 image = await find_image(self.images, environment, phases, how, progress)
@@ -105,6 +104,8 @@ class Maker:
                     tap=tap,
                 )
                 environment = plan.environment
+                late = late or plan.bundle is not None
+                early = None if late else first
                 phases.on_machine(machine)
                 live = await self._clone_or_boot(plan, machine, not outlives, progress, early)
                 booted = live.machine.template is None
@@ -375,5 +376,6 @@ class Maker:
     async def _make_ready(self, plan: Plan, live: Live, patience: float, progress: Progress) -> str:
         from encamp.agent.activation import make_ready
 
-        work = make_ready(live, plan.environment, plan.request.owner, patience, progress)
+        owner = plan.request.owner
+        work = make_ready(live, plan.environment, owner, patience, progress, plan.bundle)
         return await live.engine.unless_ended(work)

@@ -34,6 +34,8 @@ class Plan(msgspec.Struct):
     storage: Storage = Storage.RAM
     tap: Tap | None = None
     """Its wire to a bridge, until its process has it."""
+    bundle: Path | None = None
+    """The authorities that the host trusts, if the machine is to trust them as well."""
 
 
 def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
