@@ -31,6 +31,7 @@ def test_everything_can_be_set(host: Host) -> None:
         host.site,
         f"""
         repositories: [/srv/images, https://images.example/encamp, pool]
+        redirects: [files.example, "node2:8080"]
         in_place: true
         image_limit: 20G
         signatures:
@@ -48,6 +49,7 @@ def test_everything_can_be_set(host: Host) -> None:
     )
     assert load_settings() == Settings(
         repositories=("/srv/images", "https://images.example/encamp", f"{host.site}/pool"),
+        redirects=("files.example", "node2:8080"),
         in_place=True,
         image_limit=20 * 1024 * MIB,
         signatures=Signatures(required=True, keys=(KEY, f"{host.site}/site.pub")),

@@ -296,6 +296,67 @@ def test_redirects_lead_to_web_servers_only(there: ImageStore, server: Odd, targ
     assert raised.value.code is Code.UNREACHABLE
 
 
+@pytest.fixture
+def inner(tmp_path: Path) -> Iterator[Odd]:
+    """A server that only this host reaches, with the same files."""
+    with odd_server(tmp_path / "www") as site:
+        yield site
+
+
+@pytest.fixture
+def allow_redirects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Writes settings that name a server."""
+    for name in ("ENCAMP_HOME", "ENCAMP_USER_CONFIG", "ENCAMP_SITE_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def write(server: str) -> None:
+        (tmp_path / "ENCAMP_USER_CONFIG").mkdir()
+        text = f"redirects: ['{server}']\n"
+        (tmp_path / "ENCAMP_USER_CONFIG" / "settings.yaml").write_text(text)
+
+    return write
+
+
+def test_redirects_lead_to_no_other_server_unless_the_settings_name_it(
+    there: ImageStore,
+    server: Odd,
+    inner: Odd,
+    image: Image,
+    allow_redirects: Callable[[str], None],
+) -> None:
+    def redirect(handler: Handler) -> bool:
+        handler.send_response(302)
+        handler.send_header("Location", f"{inner.url}{handler.path}")
+        handler.end_headers()
+        return True
+
+    server.misbehave = redirect
+    with pytest.raises(EncampError) as raised:
+        fetch(there, server)
+    assert raised.value.code is Code.UNREACHABLE
+    assert inner.url.removeprefix("http://") in raised.value.sentence
+    assert inner.asked == []
+    allow_redirects(inner.url.removeprefix("http://"))
+    there.check(fetch(there, server))
+    assert inner.asked
+
+
+def test_redirects_on_the_same_server_are_followed(
+    there: ImageStore, server: Odd, image: Image
+) -> None:
+    def redirect(handler: Handler) -> bool:
+        if handler.path.startswith("/moved"):
+            handler.path = handler.path.removeprefix("/moved")
+            return False
+        handler.send_response(302)
+        handler.send_header("Location", f"{server.url}/moved{handler.path}")
+        handler.end_headers()
+        return True
+
+    server.misbehave = redirect
+    there.check(fetch(there, server))
+
+
 def test_redirects_in_a_circle_end(there: ImageStore, server: Odd) -> None:
     def redirect(handler: Handler) -> bool:
         handler.send_response(302)
@@ -316,7 +377,9 @@ def test_credentials_go_to_their_own_server_only(
     image: Image,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    allow_redirects: Callable[[str], None],
 ) -> None:
+    allow_redirects(f"localhost:{server.url.rpartition(':')[2]}")
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login bearer password secret\n")
     netrc.chmod(0o600)

@@ -76,6 +76,15 @@ SETTINGS = Record(
             ListOf(HostPath("a directory or a URL", schemes=("http://", "https://"))),
             "where images are looked for that the host does not have",
         ),
+        "redirects": Attribute(
+            ListOf(
+                Word(
+                    "a host such as files.example.org or node2:8080",
+                    pattern=r"[a-z0-9.-]+(:[1-9][0-9]{0,4})?",
+                )
+            ),
+            "other servers that a repository's server may redirect to",
+        ),
         "in_place": Attribute(
             Truth(), "are images in a repository's directory used where they lie?", "false"
         ),

@@ -19,6 +19,8 @@ from typing import IO
 from encamp.images.printable import printable
 from encamp.model.errors import Code, EncampError
 
+PORTS = {"http": 80, "https": 443}
+
 BEARER = "bearer"
 """As a login in ~/.netrc it says that the password is a token."""
 
@@ -100,7 +102,8 @@ class Https(urllib.request.HTTPSHandler):
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to other web addresses, never to less safe ones."""
+    """Follows redirects on the same server, and to those that the settings name: whoever has the
+    repository's server is not to reach, through us, what only this host can reach."""
 
     max_redirections = 5
 
@@ -122,11 +125,38 @@ class Redirects(urllib.request.HTTPRedirectHandler):
                 " is not followed.",
                 "A repository's server may only redirect to HTTP(S), and from HTTPS to HTTPS.",
             )
+        if not is_same_server(old, new) and not is_named(new):
+            fp.close()
+            raise EncampError(
+                Code.UNREACHABLE,
+                f"{old.netloc} sends us on to another server, {printable(new.netloc)}, which is not"
+                " followed.",
+                "If that is meant, add the server to 'redirects' in settings.yaml.",
+            )
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and old[:2] == new[:2]:
             # Credentials are for the server they were meant for.
             following.unredirected_hdrs |= authorization(newurl)
         return following
+
+
+def is_same_server(old: urllib.parse.SplitResult, new: urllib.parse.SplitResult) -> bool:
+    encrypted = (old.scheme, new.scheme) == ("http", "https")
+    return old.hostname == new.hostname and (encrypted or port_of(old) == port_of(new))
+
+
+def is_named(server: urllib.parse.SplitResult) -> bool:
+    """Do the settings of this host allow redirects to it?"""
+    from encamp.describe.settings import load_settings
+
+    names = {f"{server.hostname}:{port_of(server)}"}
+    if port_of(server) == PORTS[server.scheme]:
+        names.add(str(server.hostname))
+    return not names.isdisjoint(load_settings().redirects)
+
+
+def port_of(server: urllib.parse.SplitResult) -> int:
+    return server.port or PORTS[server.scheme]
 
 
 def make_opener() -> urllib.request.OpenerDirector:

@@ -20,6 +20,8 @@ class Signatures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repositories: tuple[str, ...] = ()
     """Where images are looked for that the host does not have: absolute paths and URLs."""
+    redirects: tuple[str, ...] = ()
+    """Other servers, HOST or HOST:PORT, that a repository's server may send us on to."""
     in_place: bool = False
     """Machines read the images of repositories that are directories where they are, without a
     copy on each host."""
