@@ -50,11 +50,13 @@ class Pair:
         self.begun = site.root / "begun"
         """A line for each command that was ever begun."""
 
-    def add_manager(self, host: str, store: str, prefix: Sequence[str] = ()) -> Daemon:
+    def add_manager(
+        self, host: str, store: str, prefix: Sequence[str] = (), settings: str = ""
+    ) -> Daemon:
         config, home = self.site.root / f"{host}-config", self.home(host)
         shutil.copytree(self.site.config, config, dirs_exist_ok=True)
         with open(config / "site.yaml", "a") as file:
-            file.write(f"host: {host}\nstore: {store}\n")
+            file.write(f"host: {host}\nstore: {store}\n{settings}")
         home.mkdir(exist_ok=True)
         environment = {
             **self.site.environment,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import httpx
 import pytest
 
 from encamp.door.questions import (
@@ -32,8 +33,10 @@ from tests.builds import give_images
 from tests.bus.partition import Cable, cable
 from tests.manager.store.postgres import PostgreSQL, postgresql
 from tests.site.pairing import HOSTS, MUCH, Pair, pair
-from tests.site.siting import ENCAMP, root_only
+from tests.site.siting import ENCAMP, free_port, root_only
 
+ADDRESS = f"127.0.0.1:{free_port()}"
+"""Where the second answers over HTTP."""
 SOON = 1
 """Seconds after which somebody with a load of commands tries the other manager."""
 
@@ -68,7 +71,7 @@ def managers(
     give_images(Home(root / "node1-home").prepare(), site_home)
     with pair(root, host=laid.here) as made:
         made.add_manager("first", database, laid.prefix)
-        made.add_manager("second", database)
+        made.add_manager("second", database, settings=f"api:\n  listen: {ADDRESS}\n")
         # Where jobs are submitted is the agent's host.
         with open(made.site.config / "site.yaml", "a") as file:
             file.write("host: node1\n")
@@ -212,6 +215,66 @@ def test_the_death_of_the_leader_under_load_loses_nothing(managers: Pair) -> Non
     check(managers, managers.leader(), load)
     managers.site.start(leader)
     assert managers.settled() == (other, leader)
+
+
+class Caller:
+    """Somebody who calls at a port again and again."""
+
+    def __init__(self, path: str) -> None:
+        self.answers: list[int] = []
+        """Status codes; 0: nobody was there."""
+        self._url = f"http://{ADDRESS}{path}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on)
+
+    def _go_on(self) -> None:
+        while not self._over.wait(0.02):
+            try:
+                self.answers.append(httpx.get(self._url, timeout=60).status_code)
+            except httpx.TransportError:
+                self.answers.append(0)
+
+    def __enter__(self) -> Caller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_the_port_of_one_that_takes_over_stays_open(managers: Pair) -> None:
+    managers.have_lead("first")
+    with Caller("/health/ready") as caller:
+        managers.site.wait_for("an answer", lambda: caller.answers)
+        managers.daemon("first").kill()
+        managers.site.wait_for("its leading", lambda: caller.answers[-1] == 200)
+    assert set(caller.answers) == {503, 200}
+    assert caller.answers == sorted(caller.answers, reverse=True)
+    managers.site.start("first")
+    managers.settled()
+
+
+def test_a_leader_that_is_cut_off_from_the_store_alone_refuses_soon_what_it_was_asked(
+    managers: Pair, laid: Cable, postgres: PostgreSQL
+) -> None:
+    managers.have_lead("first")
+
+    rule = ["ipproto", "tcp", "dport", str(postgres.port), "blackhole"]
+
+    def route(what: str) -> None:
+        words = ["ip", "-n", laid.namespace, "rule", what, *rule]
+        subprocess.run(words, check=True, capture_output=True)
+
+    route("add")
+    try:
+        # Not that the database does not answer, as one that is alone says half a minute later.
+        with pytest.raises(EncampError, match="and another manager stands by"):
+            issue(managers, "first", "program.task", number="in-vain")
+        managers.site.wait_for("the other", lambda: managers.leads("second"))
+    finally:
+        route("del")
+    managers.settled()
 
 
 def test_jobs_go_on_under_the_next_leader_and_none_runs_twice(managers: Pair) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from encamp.client.place import READ, Place
 from encamp.client.trying import asked_pause
 from encamp.door.client import Reading, ReadingAsync, UnansweredError, WentAwayError
-from encamp.door.frames import ANSWER, LARGEST_QUESTION, LENGTH, QUESTION, STANDS_BY, frame
+from encamp.door.frames import ANSWER, LARGEST_QUESTION, LENGTH, QUESTION, SOON, STANDS_BY, frame
 from encamp.door.questions import Question
 from encamp.model.errors import Code, EncampError
 from encamp.model.problem import Problem
@@ -21,6 +21,9 @@ from encamp.model.problem import Problem
 PATIENCE = 20.0
 """Seconds within which a manager that is alive has heard the question, and for which one is tried
 again that has too much to do."""
+SUCCESSION, AWAY = 10.0, 0.5
+"""Seconds for which a manager that has answered before is waited for if it does not now, and those
+between two tries."""
 LARGEST_REFUSAL = 64 << 10
 """Bytes of what is said instead of an answer that are read."""
 IN_BETWEEN = frozenset({502, 503, 504})
@@ -40,8 +43,12 @@ class HttpDoor:
         with self._place.client() as http:
             while True:
                 request = call.request(http)
-                with self._reached():
-                    response = http.send(request, stream=True)
+                try:
+                    with self._reached():
+                        response = http.send(request, stream=True)
+                except UnansweredError as error:
+                    time.sleep(call.pause_before_next(error))
+                    continue
                 try:
                     if call.is_answer(response):
                         _wait_longer(request)
@@ -59,8 +66,12 @@ class HttpDoor:
         async with self._place.async_client() as http:
             while True:
                 request = call.request(http)
-                with self._reached():
-                    response = await http.send(request, stream=True)
+                try:
+                    with self._reached():
+                        response = await http.send(request, stream=True)
+                except UnansweredError as error:
+                    await asyncio.sleep(call.pause_before_next(error))
+                    continue
                 try:
                     if call.is_answer(response):
                         _wait_longer(request)
@@ -106,6 +117,7 @@ class _Call:
                 " allowed.",
             )
         self._until = time.monotonic() + PATIENCE
+        self._until_back = time.monotonic() + SUCCESSION
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         return http.build_request(
@@ -116,15 +128,25 @@ class _Call:
             timeout=httpx.Timeout(self._place.timeout.connect, read=PATIENCE),
         )
 
+    def pause_before_next(self, error: UnansweredError) -> float:
+        """Seconds until it is asked again where nobody has heard it, if somebody has answered there
+        before; the error itself, if it is not."""
+        near = time.monotonic() + AWAY < self._until_back
+        if isinstance(error, WentAwayError) or not self._place.answered or not near:
+            raise error
+        return AWAY
+
     def is_answer(self, response: httpx.Response) -> bool:
         return response.status_code == 200 and _kind(response) == ANSWER
 
     def pause(self, response: httpx.Response, said: bytes) -> float:
         """Seconds after which it is asked again: one who is told to come back was not heard. Of
-        several managers, one that stands by may be about to lead."""
+        several managers, one that stands by may be about to lead; a single one says so."""
         pause = max(0.1, asked_pause(response.headers))
+        stands_by = response.headers.get(STANDS_BY)
+        several = len(self._place.urls) > 1
         later = response.status_code == 429 or (
-            STANDS_BY in response.headers and len(self._place.urls) > 1
+            stands_by is not None and (several or stands_by == SOON)
         )
         if later and time.monotonic() + pause < self._until:
             return pause

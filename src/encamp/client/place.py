@@ -48,11 +48,11 @@ class Place:
         login: Login | None = None,
     ) -> None:
         """`login`: all of it at once."""
-        said = login or _said(url, token, authority)
+        said, saved = (login, None) if login else _said(url, token, authority)
         self.urls = addresses(said.url, insecure=said.insecure)
         self.url = self.urls[0]
-        self.answered = False
-        """Has somebody ever been reached there?"""
+        self.answered = saved is not None
+        """Has somebody ever been reached there? Somebody has who took a login that was saved."""
         self._token = _checked_token(said.token)
         self._authority = said.authority
         self._turns = Turns(self.urls, self._has_answered)
@@ -102,7 +102,9 @@ class Place:
         return UnansweredError(
             Code.UNREACHABLE,
             f"The manager at {self} does not answer: {why}.",
-            "Is that its address ('api' in site.yaml)? Does it run?",
+            "It has answered there before: it does not run now, or cannot be reached from here."
+            if self.answered
+            else "Is that its address ('api' in site.yaml)? Does it run?",
             transient=True,
         )
 
@@ -156,7 +158,8 @@ def _senseless(text: str) -> EncampError:
     )
 
 
-def _said(url: str | None, token: str | None, authority: str | None) -> Login:
+def _said(url: str | None, token: str | None, authority: str | None) -> tuple[Login, Login | None]:
+    """All of it, and the login that was saved for this address, if there is one."""
     variables = os.environ
     url = url or variables.get("ENCAMP_URL")
     token = token or variables.get("ENCAMP_TOKEN") or _from_file()
@@ -172,12 +175,13 @@ def _said(url: str | None, token: str | None, authority: str | None) -> Login:
             "Give one, or set ENCAMP_TOKEN, or log in ('encamp login'); 'encamp token create' makes"
             " it.",
         )
-    return Login(
+    said = Login(
         url=url or (saved.url if saved else URL),
         token=token or (saved.token if saved else ""),
         authority=authority_text(file) if file else (saved.authority if saved else ""),
         insecure=insecure or (saved is not None and saved.insecure),
     )
+    return said, saved
 
 
 def _differ(one: str, other: str) -> bool:

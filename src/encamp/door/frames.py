@@ -20,6 +20,8 @@ QUESTION, ANSWER = "application/vnd.encamp.question", "application/vnd.encamp.an
 
 STANDS_BY = "Encamp-Stands-By"
 """The header by which a manager says that another one has to be asked."""
+SOON = "soon"
+"""Its value if that manager is about to lead itself."""
 
 LARGEST_QUESTION = 1 << 20
 LARGEST_ANSWER = 1 << 30

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from encamp.bus.bus import Bus, Handler
+from encamp.bus.refusals import OutrankedError
 from encamp.core.happenings import (
     CommandMoved,
     EnvironmentsRead,
@@ -45,6 +46,7 @@ from encamp.manager.querying import Querier
 from encamp.manager.recording import Recorder
 from encamp.manager.restoration import HINT, Restoration
 from encamp.manager.store.store import Store
+from encamp.manager.store.tenure import superseded
 from encamp.manager.tokens import Tokens
 from encamp.manager.traffic import Pace
 from encamp.manager.workplace import Workplace
@@ -56,7 +58,7 @@ from encamp.model.property import PropertyDefinition, Value
 from encamp.model.site import MANAGER, Api, Site
 
 if TYPE_CHECKING:
-    from encamp.manager.api.server import ApiServer
+    from encamp.manager.api.server import ApiServer, Listening
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +111,10 @@ class Manager:
         store: Store,
         ready: Callable[[], None] | None = None,
         listener: socket.socket | None = None,
+        port: Listening | None = None,
     ) -> None:
         """Until cancelled, or until the bus will not have us. `listener`: the socket of the door,
-        if somebody keeps it."""
+        and `port`: where HTTP is answered, if somebody keeps them."""
         self.store = store
         self.instance = store.tenure.instance
         async with AsyncExitStack() as held:
@@ -181,7 +184,7 @@ class Manager:
             held.push_async_callback(self.desk.close)
             await held.enter_async_context(Door(self._door, self._answer, listener))
             if self.site.api is not None:
-                await held.enter_async_context(self._open_api(self.site.api))
+                await held.enter_async_context(self._open_api(self.site.api, port))
             await bus.watch(self.listener.membership)
             self.recorder.event(EventKind.MANAGER_STARTED, store.tenure.announcement)
             async with asyncio.TaskGroup() as tasks:
@@ -200,15 +203,19 @@ class Manager:
                 if ready is not None:
                     ready()
 
-    def _open_api(self, api: Api) -> ApiServer:
+    def _open_api(self, api: Api, port: Listening | None) -> ApiServer:
         """What it is made of is loaded only where it is wanted."""
         from encamp.manager.api.server import ApiServer
 
-        self.api = ApiServer(self, api)
+        self.api = ApiServer(self, api, port)
         return self.api
 
     async def _until_ended(self, bus: Bus) -> None:
-        raise await bus.ended()
+        error = await bus.ended()
+        if isinstance(error, OutrankedError):
+            # Nobody waits for a store that is another's: it may not answer any more.
+            self.store.abandon(superseded())
+        raise error
 
     # ── beginning ────────────────────────────────────────────────────────────────────────────────
 

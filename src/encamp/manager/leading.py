@@ -18,6 +18,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -49,6 +50,9 @@ from encamp.manager.store.tenure import SupersededError, Tenure, superseded
 from encamp.model.errors import Code, EncampError
 from encamp.model.leader import Leadership
 from encamp.model.site import MANAGER, Site
+
+if TYPE_CHECKING:
+    from encamp.manager.api.standby import StandingBy
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +100,19 @@ class Leading:
         self._seen = asyncio.Event()
         self._reach: Reach | None = None
         self._stands_by = False
+        self._port: StandingBy | None = None
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
         """Until cancelled, or until it is of no use any more. `ready`: called whenever it leads."""
-        with listening(self._door) as listener:
+        async with AsyncExitStack() as held:
+            listener = held.enter_context(listening(self._door))
+            if self._site.api is not None:
+                from encamp.manager.api.standby import StandingBy
+
+                # Open from the beginning to the end: who calls while this one gets ready to
+                # lead, or does not lead any more, is told so.
+                self._port = StandingBy(self._site.api, self._sentence, self._leads_soon)
+                await held.enter_async_context(self._port)
             while True:
                 try:
                     store = await self._turn(listener)
@@ -152,15 +165,13 @@ class Leading:
             if self._site.bus:
                 self._reach = await held.enter_async_context(Reach(self._site, MANAGER))
             await held.enter_async_context(Door(self._door, self._answer, listener))
-            if self._site.api is not None:
-                from encamp.manager.api.standby import StandingBy
-
-                await held.enter_async_context(StandingBy(self._site.api, self._sentence))
-            if self._found is not UNKNOWN:
-                self._say(self._sentence())
             self._stands_by = True
-            await asyncio.wait({opening})
-            self._stands_by = False
+            try:
+                if self._found is not UNKNOWN:
+                    self._say(self._sentence())
+                await asyncio.wait({opening})
+            finally:
+                self._stands_by = False
         self._reach = None
 
     def _see(self, tenure: Tenure, found: Leadership) -> None:
@@ -171,7 +182,12 @@ class Leading:
             self._say(self._sentence())
         self._seen.set()
 
+    def _leads_soon(self) -> bool:
+        return not self._stands_by
+
     def _sentence(self) -> str:
+        if self._leads_soon():
+            return "This manager is about to lead the site, and does not answer yet."
         if self._found.trouble:
             return f"This manager waits for its store. {self._found.trouble}"
         leader = self._found.leader
@@ -258,7 +274,7 @@ class Leading:
                 if ready is not None:
                     ready()
 
-            work = asyncio.create_task(manager.run(store, begun, listener))
+            work = asyncio.create_task(manager.run(store, begun, listener, self._port))
             ends = [
                 asyncio.create_task(store.superseded()),
                 asyncio.create_task(self._until_unheard(store.tenure, buses)),

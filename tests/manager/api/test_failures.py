@@ -163,7 +163,7 @@ async def test_one_address_does_not_take_all_places(
     for _, one in (*opened, (reader, writer)):
         one.close()
     async with asyncio.timeout(20):
-        while calls.server._server.server_state.connections:
+        while calls.server._port._server.server_state.connections:
             await asyncio.sleep(0.005)
     assert (await (await calls.caller()).get("/v1/status")).is_success
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from encamp.client import far_door
@@ -28,6 +30,7 @@ from encamp.door.questions import (
     Submit,
 )
 from encamp.manager.api import limits, streaming
+from encamp.manager.api.server import ApiServer
 from encamp.manager.api.standby import StandingBy
 from encamp.model.audit import AuditEntry
 from encamp.model.errors import Code, EncampError
@@ -38,6 +41,7 @@ from encamp.model.site import Api
 from encamp.model.token import NewToken, Scope
 from tests.manager.api.calling import Calling
 from tests.manager.playing import request
+from tests.site.siting import free_port
 
 
 async def door(calls: Calling, owner: str = "alice", scope: Scope = Scope.USE) -> HttpDoor:
@@ -229,6 +233,44 @@ async def test_leader_is_found_among_several(
         with pytest.raises(UnansweredError, match="the one on m1 leads") as refused:
             await items(alone, AskStatus(), Status)
         assert refused.value.code is Code.UNREACHABLE
+
+
+async def test_manager_that_is_about_to_lead_is_waited_for_though_there_is_no_other(
+    calls: Calling,
+) -> None:
+    secret = await calls.secret()
+    heard = asyncio.Event()
+
+    def why() -> str:
+        heard.set()
+        return "This manager is about to lead the site."
+
+    async with StandingBy(Api(listen="127.0.0.1:0"), why, lambda: True) as standing:
+        far = HttpDoor(Place(login=Login(url=standing.address, token=secret)))
+        waiting = asyncio.create_task(items(far, AskStatus(), Status))
+        await heard.wait()
+        async with standing.giving_way(calls.server._entry):
+            assert len(await waiting) == 1
+
+
+async def test_manager_that_was_logged_in_to_is_waited_for_when_nobody_is_there(
+    calls: Calling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(far_door, "SUCCESSION", 60.0)
+    monkeypatch.setenv("ENCAMP_USER_CONFIG", str(tmp_path))
+    for name in ("URL", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"ENCAMP_{name}", raising=False)
+    address = f"127.0.0.1:{free_port()}"
+    saved = tmp_path / "login.json"
+    login = Login(url=f"http://{address}", token=await calls.secret())
+    saved.write_bytes(msgspec.json.encode(login))
+    saved.chmod(0o600)
+    far, stranger = HttpDoor(Place()), HttpDoor(Place(login=login))
+    waiting = asyncio.create_task(items(far, AskStatus(), Status))
+    with pytest.raises(UnansweredError, match="does not answer"):
+        await items(stranger, AskStatus(), Status)
+    async with ApiServer(calls.manager, Api(listen=address)):
+        assert len(await waiting) == 1
 
 
 async def test_mistake_of_the_managers_own_is_told_as_one(

@@ -8,7 +8,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,6 +38,9 @@ BACKLOG = 1024
 
 log = logging.getLogger(__name__)
 
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+"""As ASGI has it."""
+
 
 class Quiet(uvicorn.Server):
     """Leaves signals to the manager, and does not wake up ten times a second to see whether it is
@@ -58,11 +61,15 @@ class Quiet(uvicorn.Server):
 
 
 class Listening:
-    """Answers at an address while `async with` does."""
+    """Answers at an address while `async with` does. Others can be had answer there for a time: the
+    port stays open meanwhile, and nobody is refused because one gives way to the other."""
 
-    def __init__(self, api: Api, inside: Any) -> None:
+    def __init__(self, api: Api, inside: Application) -> None:
         self._api = api
         self._inside = inside
+        self._guest: Application | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
+        """Those that the guest answers."""
         self._server: Quiet
         self._serving: asyncio.Task[None]
         self.address = ""
@@ -72,7 +79,7 @@ class Listening:
         listener = _listener(self._api.listen)
         try:
             config = uvicorn.Config(
-                self._inside,
+                self._answer,
                 http=protocol_for(listener),
                 ws="none",
                 lifespan="off",
@@ -119,19 +126,72 @@ class Listening:
         # Those that had to be broken off let go of what they hold.
         await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
 
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        call = asyncio.current_task()
+        if self._guest is None or call is None:
+            await self._inside(scope, receive, send)
+            return
+        self._calls.add(call)
+        try:
+            await self._guest(scope, receive, send)
+        finally:
+            self._calls.discard(call)
+
+    @contextlib.asynccontextmanager
+    async def giving_way(self, guest: Application) -> AsyncIterator[None]:
+        """`guest` answers what is called meanwhile; its calls are broken off in the end."""
+        self._guest = guest
+        try:
+            yield
+        finally:
+            self._guest = None
+            calls = set(self._calls)
+            if calls:
+                await asyncio.wait(calls, timeout=GOODBYE)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
     def reload(self) -> None:
         """Read the certificate again: the next connection is shown the new one."""
         if self._context is not None:
             _load(self._context, self._api)
 
 
-class ApiServer(Listening):
-    def __init__(self, manager: Manager, api: Api) -> None:
+class ApiServer:
+    """What a manager that leads answers, as long as `async with` does."""
+
+    def __init__(self, manager: Manager, api: Api, port: Listening | None = None) -> None:
+        """`port`: where somebody answers already who gives way; None: it has one of its own."""
         self.limits = limits = Limits(api.rate, api.failures)
         meters = Meters()
         meters.registry.register(SiteCollector(manager, limits))
         inside = application(manager, limits, meters)
-        super().__init__(api, Entry(manager, limits, meters, inside))
+        self._entry = Entry(manager, limits, meters, inside)
+        self._port = port or Listening(api, self._entry)
+        self._is_own = port is None
+        self._held = contextlib.AsyncExitStack()
+
+    @property
+    def address(self) -> str:
+        """Where: a URL."""
+        return self._port.address
+
+    def reload(self) -> None:
+        self._port.reload()
+
+    async def __aenter__(self) -> Self:
+        way = self._port if self._is_own else self._port.giving_way(self._entry)
+        await self._held.enter_async_context(way)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._held.aclose()
 
 
 def _taker(port: int) -> str:

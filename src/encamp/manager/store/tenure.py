@@ -150,7 +150,7 @@ class Tenure:
                 "until": since + BEGINNING,
             }
             put(connection, leadership, [row])
-            connection.execute(delete(managers).where(managers.c.instance == self.instance))
+            connection.execute(delete(managers).where(managers.c.host == self.host))
             self._look_round(connection)
         self.epoch, self.since, self._store = epoch, since, store
         self.former = former.epoch if former is not None else 0
@@ -202,7 +202,10 @@ class Tenure:
     def stand_by(self, connection: Connection) -> Leadership:
         """Say that we do, and see who leads."""
         time_there = float(connection.scalar(select(_now(connection))) or 0.0)
-        self.since = self.since or time_there
+        if not self.since:
+            # Whoever stood by on this host is gone: there is one manager on a host.
+            connection.execute(delete(managers).where(managers.c.host == self.host))
+            self.since = time_there
         row = {
             "instance": self.instance,
             "host": self.host,

@@ -39,6 +39,9 @@ async def live() -> Health:
 async def ready(request: Call) -> Health:
     """Does it decide, and can it write down what it decides? Needs no token."""
     manager = request.app.state.manager
+    if not manager.store.tenure.holds():
+        # It was stuck, and has not found out yet who leads.
+        raise EncampError(Code.UNREACHABLE, "This manager may not lead any more.", transient=True)
     if manager.restoration.sentence:
         sentence = "The manager's store was put back from a backup: nothing is started."
         raise EncampError(Code.UNREACHABLE, sentence, HINT, transient=True)
