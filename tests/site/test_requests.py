@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from encamp.door.questions import AskRequests
@@ -99,6 +101,30 @@ def test_a_job_survives_what_is_killed_while_it_runs(site: RunningSite, victim: 
     site.start(victim)
     assert ended(site, job)["exit_code"] == 5
     assert begun(site, victim) == 1
+    site.wait_for_hosts("node1")
+
+
+def cut_power(site: RunningSite) -> None:
+    """Everything on the host dies at once."""
+    site.daemons["node1"].kill()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("ENCAMP_HOME") == str(site.homes["node1"]):
+                process.kill()
+
+
+@pytest.mark.parametrize("retries", ["0", "1"])
+def test_a_job_is_begun_anew_on_a_host_that_was_restarted_if_it_may_be(
+    site: RunningSite, retries: str
+) -> None:
+    name = f"restarted-{retries}"
+    script = f"echo x >> /shared/{name}; test $(wc -l < /shared/{name}) = 2 || sleep 1000"
+    job = run(site, "--retries", retries, script=script)
+    site.wait_for("its beginning", lambda: begun(site, name))
+    cut_power(site)
+    site.start("node1")
+    found = ended(site, job)
+    assert (found["state"], begun(site, name)) == (("failed", 1) if retries == "0" else ("done", 2))
     site.wait_for_hosts("node1")
 
 

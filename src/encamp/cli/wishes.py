@@ -72,7 +72,7 @@ Retries = Annotated[
         "--retries",
         metavar="N",
         min=0,
-        help="Begin it anew so often, if it is lost with its host.",
+        help="Begin it anew so often, if its host is lost or restarted under it.",
         show_default="0",
     ),
 ]

@@ -126,6 +126,8 @@ class PartMoved(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its command had begun. If not, it may be tried elsewhere."""
     blames_environment: bool = False
     """It failed in a way that makes it likely to fail here again."""
+    lost: bool = False
+    """It was cut short from outside: its host was restarted, or its process killed."""
     final: bool = False
     """It would fail everywhere: it is not tried again."""
     code: Code | None = None

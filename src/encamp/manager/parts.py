@@ -73,6 +73,7 @@ def part_moved(record: CommandRecord) -> PartMoved | None:
         # What its host would not take says nothing of the environment.
         cause=Cause.CLAIM if record.state is CommandState.REFUSED else Cause.NONE,
         began=_may_have_begun(record),
+        lost=record.state is CommandState.LOST,
     )
 
 

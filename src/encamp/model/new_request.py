@@ -54,7 +54,8 @@ class NewRequest(
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
     """Among requests of the same owner: the higher, the earlier."""
     retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    """How often it may be begun anew after it was lost with its host."""
+    """How often it may be begun anew after its host was lost or restarted under it, or the process
+    that carries it out was killed."""
     wait_at_most: Annotated[float, msgspec.Meta(gt=0, le=31_536_000)] | None = None
     """Seconds after which it is withdrawn if it is in the queue still; it waits for ever, if not
     given."""

@@ -57,7 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     priority: int = 0
     """Among requests of the same owner: the higher, the earlier."""
     retries: int = 0
-    """How often it may be begun anew after it was lost under way with its host."""
+    """How often it may be begun anew after its host was lost or restarted under it, or the process
+    that carries it out was killed."""
     wait_at_most: float | None = None
     """Seconds after which it is withdrawn if it is in the queue still; None: it waits for ever."""
     job: Job | None = None

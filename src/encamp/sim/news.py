@@ -64,6 +64,7 @@ class News:
                 cause=told.cause if told.over else CAUSES.get(told.phase, Cause.NONE),
                 began=_may_have_begun(issued, told),
                 blames_environment=told.blames_environment,
+                lost=told.lost,
                 final=told.final,
                 host=issued.host,
             )

@@ -315,18 +315,20 @@ class AnythingHappens(RuleBasedStateMachine):
             self.step(moved(key, PartState.RUNNING, machine=made, began=True, host=name))
 
     @precondition(lambda self: self.under_way())
-    @rule(fails=st.booleans(), lingers=st.booleans(), data=st.data())
-    def end(self, fails: bool, lingers: bool, data: st.DataObject) -> None:
+    @rule(fails=st.booleans(), lost=st.booleans(), lingers=st.booleans(), data=st.data())
+    def end(self, fails: bool, lost: bool, lingers: bool, data: st.DataObject) -> None:
         name, key = data.draw(st.sampled_from(self.under_way()))
-        self.end_command(name, key, fails=fails, lingers=lingers)
+        self.end_command(name, key, fails=fails, lost=lost, lingers=lingers)
 
-    def end_command(self, name: str, key: Command, *, fails: bool, lingers: bool = False) -> None:
+    def end_command(
+        self, name: str, key: Command, *, fails: bool, lost: bool = False, lingers: bool = False
+    ) -> None:
         agent = self.agents[name]
         began = agent.commands.pop(key) == "running"
         if not lingers:
             agent.machines.pop(f"m-{'-'.join(map(str, key))}", None)
         if fails or key in agent.to_end or not began:
-            outcome = moved(key, PartState.OVER, failure="it failed", began=began)
+            outcome = moved(key, PartState.OVER, failure="it failed", began=began, lost=lost)
         else:
             part = key[:2]
             self.ran[part] = self.ran.get(part, 0) + 1

@@ -586,6 +586,34 @@ def test_a_request_that_may_be_retried_is_begun_anew() -> None:
     assert site.state("r") is RequestState.LOST
 
 
+def test_retries_cover_a_host_that_is_restarted_and_a_process_that_is_killed() -> None:
+    site = running(2, retries=1)
+    site.fail("r", 0, why="its host was restarted", began=True, lost=True)
+    site.fail("r", 1, why="it was cancelled", began=True)
+    record = site.record("r")
+    assert (record.state, record.lost, record.attempt) == (RequestState.CLAIMING, 1, 2)
+    site.answer_all()
+    for number in range(2):
+        site.run("r", number)
+    site.fail("r", 0, why="its host was restarted", began=True, lost=True)
+    site.fail("r", 1, why="it was cancelled", began=True)
+    assert site.state("r") is RequestState.FAILED
+    assert site.sentence("r").endswith("its host was restarted")
+
+
+def test_what_may_have_begun_is_not_begun_anew_unless_that_was_allowed() -> None:
+    site = running()
+    site.fail("r", why="its host was restarted", began=True, lost=True)
+    assert site.state("r") is RequestState.FAILED
+    site = running(retries=1)
+    site.end("r")
+    site.fail("r", why="its host was restarted", began=True, lost=True)
+    assert site.state("r") is RequestState.CANCELLED
+    site = running(retries=1)
+    site.fail("r", why="the machine died", began=True)
+    assert site.state("r") is RequestState.FAILED
+
+
 def test_what_goes_on_of_an_attempt_that_was_given_up_is_ended() -> None:
     site = running(retries=1)
     old = site.part("r")

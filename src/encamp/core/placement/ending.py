@@ -144,7 +144,9 @@ class Ending:
         else:
             failures = record.failures + entry.was_tried
             began = any(part.began for part in record.parts)
-            if began or entry.final or failures >= self._books.policy.tries:
+            if began and entry.cut_short and self._may_begin_anew(record):
+                self._anew(entry, why, now)
+            elif began or entry.final or failures >= self._books.policy.tries:
                 self.over(entry, RequestState.FAILED, reason, now, exit_code=code, code=entry.code)
             else:
                 self._again(entry, why, now, failures=failures)
@@ -164,12 +166,20 @@ class Ending:
         )
 
     def _lose(self, entry: Entry, why: str, now: float) -> None:
+        if self._may_begin_anew(entry.record):
+            self._anew(entry, why, now)
+        else:
+            self.over(entry, RequestState.LOST, Reason(sentence=why, since=now), now)
+
+    @staticmethod
+    def _may_begin_anew(record: RequestRecord) -> bool:
+        return record.lost < record.request.retries and not record.to_stop
+
+    def _anew(self, entry: Entry, why: str, now: float) -> None:
+        """Though its command may have begun: whoever asked for it has allowed that."""
         record = entry.record
-        if record.lost < entry.request.retries and not record.to_stop:
-            forsaken = (*record.forsaken, *_forsaken(record))
-            self._again(entry, why, now, lost=record.lost + 1, forsaken=forsaken)
-            return
-        self.over(entry, RequestState.LOST, Reason(sentence=why, since=now), now)
+        forsaken = (*record.forsaken, *_forsaken(record))
+        self._again(entry, why, now, lost=record.lost + 1, forsaken=forsaken)
 
     def _again(self, entry: Entry, why: str, now: float, **changes: Any) -> None:
         books = self._books

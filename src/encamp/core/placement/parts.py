@@ -172,6 +172,7 @@ class Parts:
         elif not entry.record.to_stop and not entry.blame:
             entry.blame = f"{part.host}: {failure}"
             entry.final, entry.code, entry.hint = moved.final, moved.code, moved.hint
+            entry.cut_short = moved.lost
             entry.was_tried = moved.cause not in _NOT_TRIED
             if moved.blames_environment or (entry.was_tried and not began and not moved.final):
                 books.environment_failed(part.host, entry, failure, now)

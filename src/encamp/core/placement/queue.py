@@ -56,6 +56,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     """What came before."""
     blame: str = ""
     """Why the attempt that is under way will end, if it is not by itself."""
+    cut_short: bool = False
+    """Its attempt ends since its host was restarted, or a process of it killed."""
     blamed: tuple[str, ...] = ()
     """Hosts that are spared since it has failed there."""
     final: bool = False
@@ -75,7 +77,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     def forget_attempt(self) -> None:
         self.blame = self.hint = ""
         self.code = None
-        self.final = self.is_lost = False
+        self.final = self.is_lost = self.cut_short = False
         self.was_tried = True
 
     @property
