@@ -104,12 +104,12 @@ def test_a_job_survives_what_is_killed_while_it_runs(site: RunningSite, victim: 
     site.wait_for_hosts("node1")
 
 
-def cut_power(site: RunningSite) -> None:
+def cut_power(site: RunningSite, host: str = "node1") -> None:
     """Everything on the host dies at once."""
-    site.daemons["node1"].kill()
+    site.daemons[host].kill()
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.environ().get("ENCAMP_HOME") == str(site.homes["node1"]):
+            if process.environ().get("ENCAMP_HOME") == str(site.homes[host]):
                 process.kill()
 
 
@@ -126,6 +126,27 @@ def test_a_job_is_begun_anew_on_a_host_that_was_restarted_if_it_may_be(
     found = ended(site, job)
     assert (found["state"], begun(site, name)) == (("failed", 1) if retries == "0" else ("done", 2))
     site.wait_for_hosts("node1")
+
+
+def test_nothing_waits_for_a_host_that_was_removed_from_the_site(site: RunningSite) -> None:
+    give_images(Home(site.root / "node2-home").prepare(), Home(site.homes["node1"]))
+    site.add_agent("node2")
+    site.start("node2")
+    site.wait_for_hosts("node2")
+    there = "host.name == 'node2'"
+    words = ("--requirements", there, "--", "sleep", "1000")
+    job = site("run", "--detach", *words).stdout.strip()
+    site.wait_for("it to run", lambda: record(site, job)["state"] == "running")
+    cut_power(site, "node2")
+    site.wait_for_hosts("node2", presence="lost")
+    assert record(site, job)["reason"]["cause"] == "host lost"
+    site("site", "remove", "node2", "--directory", site.config)
+    found = ended(site, job)
+    assert (found["state"], found["reason"]["sentence"]) == (
+        "lost",
+        "node2 is no longer part of the site",
+    )
+    assert "node2" not in site.hosts()
 
 
 POINTS = (

@@ -193,7 +193,8 @@ def join(
 def remove(name: HostName, directory: Where = None) -> None:
     """Take a host out of the site.
 
-    Its credential is worth nothing any more. 'encamp site forget' has the manager forget it, too.
+    Its credential is worth nothing any more. As soon as it is cut off, the manager forgets it, and
+    nothing waits for it.
     """
     for path in _enrolment(directory).remove(name):
         print(path)

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REMOVED_EVERY = 1.0
+"""Seconds between two looks at which hosts were removed from the site."""
 PRUNE = 3600.0
 """Seconds between two looks at what is old enough to be forgotten."""
 
@@ -195,6 +197,7 @@ class Manager:
                     self._find_everybody(),
                     self.dispatcher.sweep(),
                     self._prune(),
+                    self._forget_removed(),
                     self._until_ended(bus),
                 ):
                     tasks.create_task(work)
@@ -294,6 +297,21 @@ class Manager:
         self.recorder.machines(name, {})
         self.happened(Forgotten(name))
         return state.record
+
+    async def _forget_removed(self) -> None:
+        """What waits for a host that was removed from the site waits for nothing: it will not come
+        back. As long as the servers let it stay, it goes on."""
+        while self._members is not None:
+            await asyncio.sleep(REMOVED_EVERY)
+            gone = self.core.picture.hosts.keys() & self._members.removed()
+            for name in sorted(gone) if self.core.settled else ():
+                if self.core.picture.hosts[name].record.presence is not Presence.JOINED:
+                    try:
+                        await self.forget(name)
+                    except EncampError as error:
+                        log.warning(
+                            "Host %s was removed, and is not forgotten yet: %s", name, error
+                        )
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 

@@ -74,6 +74,8 @@ class Members(msgspec.Struct):
     members: dict[str, Member] = {}
     revoked: dict[str, int] = {}
     """Keys of those who were removed, and when."""
+    removed: dict[str, float] = {}
+    """When hosts were removed that were not added again since."""
     signed: float = 0.0
     """When the site was made."""
 
@@ -207,6 +209,7 @@ class Enrolment:
                 )
             # A second more: one signed in this very second is meant, too.
             members.revoked[member.key] = int(time.time()) + 1
+            members.removed[name] = time.time()
             self._keep(members)
             for kind in ("creds", "secret"):
                 (self.directory / CREDENTIALS / f"{name}.{kind}").unlink(missing_ok=True)
@@ -231,6 +234,7 @@ class Enrolment:
         account = Key.from_seed(keys.account)
         claims = user_claims(account, user.public, name, permissions, now, expires=expires)
         members.members[name] = Member(user.public, groups, now, expires)
+        members.removed.pop(name, None)
         authority = Path(members.authority).read_text() if members.authority else ""
         return Invitation(
             site=members.site,

@@ -1,4 +1,4 @@
-"""Which groups a host may be in: those that its credential was made for."""
+"""Which groups a host may be in, and which hosts were removed from the site."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Membership:
         self._path = directory / MEMBERS
         self._stamp: object = None
         self._groups: dict[str, frozenset[str]] | None = None
+        self._removed: frozenset[str] = frozenset()
 
     def groups_of(self, host: str) -> frozenset[str] | None:
         """None: nobody knows."""
@@ -29,6 +30,11 @@ class Membership:
         """All that some host may be in."""
         self._look()
         return frozenset().union(*(self._groups or {}).values())
+
+    def removed(self) -> frozenset[str]:
+        """Hosts whose credentials were taken back."""
+        self._look()
+        return self._removed
 
     def _look(self) -> None:
         try:
@@ -44,4 +50,5 @@ class Membership:
         except (OSError, msgspec.MsgspecError):
             return  # Whoever writes it says what is wrong with it; until then as before.
         self._stamp = stamp
+        self._removed = frozenset(members.removed)
         self._groups = {name: frozenset(who.groups) for name, who in members.members.items()}
