@@ -636,6 +636,32 @@ def test_a_lost_request_whose_host_comes_back_tells_how_it_ended() -> None:
     assert (site.state("r"), site.record("r").exit_code) == (RequestState.DONE, 5)
 
 
+def test_a_lost_request_stays_lost_if_its_host_knows_nothing_of_it_any_more() -> None:
+    site = running()
+    part = site.part("r")
+    site.lose("node0")
+    site.wait(601)
+    site.join("node0", cpus=1, instance="with another disk")
+    site.moves(part, PartState.OVER, failure="it was cancelled before it came")
+    assert (site.state("r"), site.sentence("r")) == (RequestState.LOST, "node0 did not come back")
+
+
+def test_what_had_begun_is_not_begun_again_since_its_host_knows_nothing_of_it_any_more() -> None:
+    site = Site(Policy(patience=600.0))
+    site.join("node0", cpus=1)
+    site.join("node1", cpus=1)
+    site.submit("r", count=2)
+    site.answer_all()
+    begun, other = site.begun
+    site.run_part(begun)
+    site.lose(begun.host)
+    site.wait(601)
+    site.join(begun.host, cpus=1, instance="with another disk")
+    site.moves(begun, PartState.OVER, failure="it was cancelled before it came")
+    site.moves(other, PartState.OVER, failure="it was cancelled before it began")
+    assert site.state("r") is RequestState.FAILED
+
+
 def test_a_group_that_has_lost_a_machine_is_ended_elsewhere_first() -> None:
     site = running(2, retries=1)
     site.lose("node0")

@@ -82,7 +82,7 @@ class Absence:
             if part.host not in hosts:
                 others = True
                 continue
-            books.part(entry, part.number, state=PartState.OVER, failure=why, began=True, lost=True)
+            books.part(entry, part.number, state=PartState.OVER, failure=why, lost=True)
             books.give_back(entry.request, part.number, part.host, now)
         for host in hosts:
             entry.lost_hosts.pop(host, None)
@@ -120,6 +120,9 @@ class Absence:
             )
             return
         if not part.lost:
+            return
+        if part.began and moved.exit_code is None and not moved.began:
+            # It has begun there, and the host has forgotten: it has another disk, say.
             return
         del books.lost[moved.request]
         entry = Entry(record)

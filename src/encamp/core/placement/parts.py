@@ -87,8 +87,7 @@ class Parts:
             exit_code=moved.exit_code,
             failure=moved.failure,
             machine=moved.machine or part.machine,
-            # Who had to assume the worst knows it now.
-            began=moved.began or moved.exit_code is not None,
+            began=part.began or moved.began or moved.exit_code is not None,
             lost=False,
         )
         entry.is_lost = any(part.lost for part in entry.record.parts)
