@@ -337,7 +337,7 @@ def test_door_can_be_anywhere(nowhere: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_jobs_are_listed_with_their_reasons(queue: Queue, ask: Ask) -> None:
     code, out, _ = ask("jobs")
     assert code == 0
-    assert queue.asked == [questions.AskRequests(under_way=True)]
+    assert queue.asked == [questions.AskRequests(under_way=True, last=101)]
     lines = out.splitlines()
     for wanted in ("aaaaaaaa", "ann", "mini", "waiting", "no host has room", "1m"):
         assert any(wanted in line for line in lines if "aaaaaaaa" in line or wanted in line)
@@ -345,6 +345,14 @@ def test_jobs_are_listed_with_their_reasons(queue: Queue, ask: Ask) -> None:
     assert "cccccccc" not in out
     assert ESCAPE not in out
     assert "\x1b" not in out
+
+
+def test_that_there_are_more_jobs_than_are_listed_is_said(queue: Queue, ask: Ask) -> None:
+    code, out, error = ask("jobs", "--all", "--last", "1", "--json")
+    assert code == 0
+    assert len(json.loads(out)) == 1
+    assert error == "encamp: There are more than the latest 1: --last N lists more of them.\n"
+    assert ask("jobs", "--all")[2] == ""
 
 
 def test_jobs_that_are_over_are_listed_if_wanted(queue: Queue, ask: Ask) -> None:

@@ -298,6 +298,18 @@ async def test_an_administrators_own_label_is_what_she_means(bench: Bench) -> No
     assert (await bench.record(others)).state is RequestState.WAITING
     [found] = await bench.answers(AskRequests(id=others.request.id), ROOT)
     assert found.request.owner == "bob"
+    [why] = await bench.answers(AskWhy(id="nightly"), ROOT)
+    assert why.id == own.request.id
+
+
+async def test_a_label_of_two_users_is_not_what_an_administrator_means(bench: Bench) -> None:
+    of = {peer.user: await bench.submit(peer, label="nightly") for peer in (ALICE, BOB)}
+    for question in (AskRequests(id="nightly"), EndRequest(id="nightly"), AskWhy(id="nightly")):
+        with pytest.raises(EncampError, match="Several users") as refused:
+            await bench.answers(question, ROOT)
+        for user, record in of.items():
+            assert f"{record.request.id} of {user}" in refused.value.sentence
+            assert (await bench.record(record)).state is RequestState.WAITING
 
 
 async def test_only_its_owner_runs_commands_in_a_machine(bench: Bench) -> None:

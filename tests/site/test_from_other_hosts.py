@@ -19,7 +19,7 @@ import pytest
 from encamp.home import Home
 from encamp.model.errors import Code
 from tests.builds import give_images
-from tests.cli.driving import Running
+from tests.cli.driving import Running, on_terminal
 from tests.manager.api.test_server import certificate
 from tests.site.accounts import Account, accounts
 from tests.site.siting import QUICK, RunningSite, free_port, root_only, running_site
@@ -132,9 +132,13 @@ def test_site_is_used_as_if_its_manager_were_here(far: Far) -> None:
     assert job["request"]["owner"] == far.account.name
 
     # One that nobody waits for.
-    script = "echo begun; sleep 0.5; echo over; echo kept > left"
+    script = r"echo begun; sleep 0.5; printf 'o\033ver\n'; echo kept > left"
     name = far("run", "--detach", "--out", "left", "--", "sh", "-c", script).stdout.decode().strip()
-    assert far("logs", "--follow", name).stdout == b"begun\nover\n"
+    assert far("logs", "--follow", name).stdout == b"begun\no\x1bver\n"
+    # An administrator's terminal is told nothing by it.
+    assert far.site("logs", name).stdout == "begun\no\x1bver\n"
+    with on_terminal(far.site.environment, "logs", name, rows=24, columns=80) as terminal:
+        assert terminal.all() == b"begun\r\no\\x1bver\r\n"
     far("fetch", name)
     assert (far.account.directory / "left").read_text() == "kept\n"
 

@@ -16,7 +16,7 @@ from encamp.cli.caller_files import CallerFiles, for_part
 from encamp.cli.cleaning import json_text, remark
 from encamp.cli.labelled import Labelled
 from encamp.cli.steering import report, with_signals
-from encamp.cli.streams import StandardStreams
+from encamp.cli.streams import CleanStreams, StandardStreams
 from encamp.door.client import AnyDoor
 from encamp.door.questions import AskRequests
 from encamp.meeting.client import Client
@@ -104,7 +104,8 @@ async def _logs(door: AnyDoor, id: str, *, follow: bool, number: int | None) -> 
         return 0  # It has not begun, and so it has printed nothing.
     role = Role.FOLLOW if follow else Role.WATCH
     numbers = range(request.count) if number is None else [number]
-    streams = StandardStreams()
+    own = request.owner == await asyncio.to_thread(as_whom)
+    streams = StandardStreams() if own else CleanStreams()
     try:
         shown = [_show(door, record, one, role, streams, number) for one in numbers]
         for result in await asyncio.gather(*shown, return_exceptions=True):

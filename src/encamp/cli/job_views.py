@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from encamp.cli.asking import asked
+from encamp.cli.cleaning import remark
 from encamp.cli.listing import show_list
 from encamp.cli.requests import short
 from encamp.cli.tables import ago, some
@@ -17,7 +18,11 @@ COLUMNS = ("id", "owner", "environment", "state", "host", "since", "command", "r
 def list_jobs(everything: bool, last: int, *, as_json: bool) -> None:
     from encamp.cli.machines import print_json
 
-    found = asked(AskRequests(last=last, under_way=not everything), RequestRecord)
+    # One more than is shown tells that there are more.
+    found = asked(AskRequests(last=last + 1, under_way=not everything), RequestRecord)
+    if len(found) > last:
+        found = found[:last]
+        remark(f"There are more than the latest {last}: --last N lists more of them.")
     if as_json:
         print_json(found)
         return

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import queue
 import select
 import threading
 from collections.abc import Callable
+
+from encamp.cli.cleaning import clean_lines
 
 CHUNK = 1 << 17
 
@@ -80,6 +83,26 @@ class StandardStreams:
     def close(self) -> None:
         """Take no more input. The other end stays open: a thread may still wait for it."""
         os.close(self._stop)
+
+
+class CleanStreams(StandardStreams):
+    """What somebody else's command prints tells a terminal nothing but its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._letters = {fd: decoder("backslashreplace") for fd in (1, 2) if os.isatty(fd)}
+
+    async def write(self, data: bytes) -> None:
+        await super().write(self._cleaned(1, data))
+
+    async def write_error(self, data: bytes) -> None:
+        await super().write_error(self._cleaned(2, data))
+
+    def _cleaned(self, fd: int, data: bytes) -> bytes:
+        # A letter may come in two pieces.
+        letters = self._letters.get(fd)
+        return data if letters is None else clean_lines(letters.decode(data)).encode()
 
 
 def _write_all(fd: int, data: bytes) -> bytes:

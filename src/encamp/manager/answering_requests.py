@@ -33,16 +33,7 @@ def whose(peer: Peer) -> str:
 
 
 async def _look(manager: Manager, peer: Peer, name: str) -> RequestRecord:
-    """Their own one first: what others label so is not what an administrator means. A whole id is
-    no label."""
-    if is_administrator(peer) and name in manager.core.placement.records:
-        return await manager.desk.requests.look(name)
-    try:
-        return await manager.desk.requests.look(name, peer.user)
-    except EncampError as error:
-        if error.code is not Code.USAGE or not is_administrator(peer):
-            raise
-        return await manager.desk.requests.look(name)
+    return await manager.desk.requests.meant(peer, name, administrator=is_administrator(peer))
 
 
 async def submit(manager: Manager, peer: Peer, asked: questions.Submit) -> Answer:

@@ -53,7 +53,8 @@ async def explain(manager: Manager, peer: Peer, name: str, hosts: int) -> Explan
         return _trigger(visibility.trigger(view), entries, schema)
     unclear: EncampError | None = None
     try:
-        record = await manager.desk.requests.look(name, owner)
+        administrator = is_administrator(peer)
+        record = await manager.desk.requests.meant(peer, name, administrator=administrator)
         return _request(manager, record, now, max(0, min(hosts, MOST_HOSTS)))
     except EncampError as error:
         if error.code is not Code.USAGE:

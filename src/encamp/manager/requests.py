@@ -201,6 +201,18 @@ class Requests:
             return record
         return self.present(await self._store.request(name, owner))
 
+    async def meant(self, peer: Peer, name: str, *, administrator: bool) -> RequestRecord:
+        """What somebody means by a name: of administrators their own first, and then anybody's. A
+        whole id is no label."""
+        if administrator and name in self._core.placement.records:
+            return await self.look(name)
+        try:
+            return await self.look(name, peer.user)
+        except EncampError as error:
+            if error.code is not Code.USAGE or not administrator:
+                raise
+            return await self.look(name)
+
     async def latest(self, owner: str, last: int) -> AsyncIterator[RequestRecord]:
         """The latest first."""
         async for record in in_turns(await self._store.requests(owner, last)):

@@ -115,6 +115,10 @@ async def test_one_owner_sees_none_of_the_others(store: Store) -> None:
     assert (await store.request("same", "bob")).request.id == "abc2"
     with pytest.raises(EncampError, match="no job 'abc2'"):
         await store.request("abc2", "alice")
+    # Whoever may see all of them is asked which.
+    with pytest.raises(EncampError, match="'same': abc3 of alice and abc2 of bob") as caught:
+        await store.request("same")
+    assert caught.value.code is Code.USAGE
     alices = await store.requests("alice")
     assert [record.request.id for record in alices] == ["abc3", "abc1"]
     assert [record.request.id for record in await store.requests("alice", 1)] == ["abc3"]

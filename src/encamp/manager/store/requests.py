@@ -75,19 +75,31 @@ def _records(found: Sequence[Any]) -> list[RequestRecord]:
 
 def beginning(connection: Connection, name: str, owner: str) -> RequestRecord:
     """The one of this id; else the latest of this label; else the one whose id begins so. Of one
-    owner, if one is given: of others' it is not even said that they are there."""
+    owner, if one is given: of others' it is not even said that they are there. Without, a label
+    that several owners have given stands for none of theirs: anybody can choose another's."""
     start = key(name)
     query = select(*COLUMNS).order_by(requests.c.id).limit(3)
     query = query.where(requests.c.id >= start, requests.c.id < start + "\U0010ffff")
     # Said twice, since the index of labels has only those that are some.
     labelled = select(*COLUMNS).where(requests.c.label == start, requests.c.label != "")
     labelled = labelled.order_by(requests.c.number.desc()).limit(1)
+    anybodys = labelled
     if owner:
         query = query.where(requests.c.owner == key(owner))
         labelled = labelled.where(requests.c.owner == key(owner))
     found = _records(connection.execute(query).all()) if start else []
     whole = [record for record in found if record.request.id == name]
     called = _records(connection.execute(labelled).all()) if start and not whole else []
+    if called and not owner:
+        others = requests.c.owner != key(called[0].request.owner)
+        called += _records(connection.execute(anybodys.where(others)).all())
+    if len(called) > 1:
+        jobs = " and ".join(f"{one.request.id} of {one.request.owner}" for one in called)
+        raise EncampError(
+            Code.USAGE,
+            f"Several users have a job labelled '{start[:64]}': {jobs}.",
+            "Write the id.",
+        )
     if whole or called or len(found) == 1:
         return (whole or called or found)[0]
     if found:
