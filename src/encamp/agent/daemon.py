@@ -90,14 +90,21 @@ class Agent:
         self._home_id = home_id(self._home.prepare())
         settings = self._bait_settings()
         point = MeetingPoint(self._home, self.name, self._home_id, self._site)
-        async with self._commands, self._bait:
-            # Jobs of the batch system need no manager.
-            await self._bait.begin(settings)
-            async with asyncio.TaskGroup() as watching:
-                watching.create_task(self._watch.run())
-                watching.create_task(self._look_after_nodes())
-                if self._opening is not None:
-                    await self._join(self._opening, point)
+        try:
+            async with self._commands, self._bait:
+                # Jobs of the batch system need no manager.
+                await self._bait.begin(settings)
+                async with asyncio.TaskGroup() as watching:
+                    watching.create_task(self._watch.run())
+                    watching.create_task(self._look_after_nodes())
+                    if self._opening is not None:
+                        await self._join(self._opening, point)
+        except asyncio.CancelledError:
+            # Nobody would remove them when no job has wanted them for long, or give their room to
+            # others. Machines of jobs outlive this process.
+            with contextlib.suppress(*TROUBLE):
+                await asyncio.to_thread(self._watch.end_idle)
+            raise
 
     async def _join(self, opening: Opening, point: MeetingPoint) -> None:
         async with point:

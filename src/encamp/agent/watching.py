@@ -119,12 +119,16 @@ class MachineWatch:
     def _clear_idle(self) -> None:
         since = time.time() - IDLE_FOR
         if any(machine.idle and machine.changed < since for machine in self.machines):
-            old = [
-                (uid, machine)
-                for uid, machine in owned.everybodys(self._home)
-                if machine.idle and machine.changed < since
-            ]
-            clear_idle(self._home, old)
+            self.end_idle(since)
+
+    def end_idle(self, since: float | None = None) -> None:
+        """Remove machines that stand idle: all of them, or those that do since before then."""
+        old = [
+            (uid, machine)
+            for uid, machine in owned.everybodys(self._home)
+            if machine.idle and (since is None or machine.changed < since)
+        ]
+        clear_idle(self._home, old)
 
     def _stamps(self) -> list[tuple[str, int, int]]:
         """Differs whenever a record does: each is replaced whole, by a new file."""
