@@ -173,6 +173,12 @@ def test_properties_of_a_lost_host_are_marked(manager: Answering, ask: Ask) -> N
     assert "node05 is lost: nothing was heard" in ask("properties", "node05")[1]
 
 
+def test_properties_of_all_hosts_are_shown_if_none_is_named(manager: Answering, ask: Ask) -> None:
+    code, out, _ = ask("properties")
+    assert code == 0
+    assert all(f"node0{number}" in out for number in range(1, 5))
+
+
 def test_status_is_one_look(manager: Answering, ask: Ask) -> None:
     _, out, _ = ask("status")
     assert "5 joined, 1 lost" in row(out, "hosts")

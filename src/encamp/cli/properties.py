@@ -21,8 +21,8 @@ def register(app: typer.Typer) -> None:
 
 def properties(
     host: Annotated[
-        str, typer.Argument(metavar="HOST", help="A name, pattern or @group.", show_default=False)
-    ],
+        str, typer.Argument(metavar="[HOST]", help="A name, pattern or @group; without, all.")
+    ] = "*",
     name: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Only these.", show_default=False),

@@ -111,7 +111,11 @@ Terminal = Annotated[
 ]
 Timeout = Annotated[
     str | None,
-    typer.Option("--timeout", metavar="TIME", help="End the command after this: 90, 10m, 2h."),
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        help="End the command after this: 90, 10m, 2h. It is told to end, and killed 5 s later.",
+    ),
 ]
 Words = Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]...", show_default=False)]
 
