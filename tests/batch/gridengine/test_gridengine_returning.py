@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -508,7 +509,8 @@ def script(with_task: Place) -> Iterator[psutil.Process]:
         with_task.stands("r", "main.q@here")
         yield psutil.Process(process.pid)
         for waker in wakers_of(psutil.Process(process.pid)):
-            os.killpg(os.getpgid(waker.pid), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(os.getpgid(waker.pid), signal.SIGKILL)
         process.kill()
 
 
@@ -601,6 +603,28 @@ def wakers_of(script: psutil.Process) -> list[psutil.Process]:
         for each in found
         if {"encamp-waker", str(script.pid)} <= {*(each.info["cmdline"] or ())}
     ]
+
+
+@pytest.fixture
+def one_processor() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_processor")
+def test_waker_that_is_not_needed_any_more_is_gone(script: psutil.Process) -> None:
+    """Not only killed. With one processor it has not ended yet when its killer goes on at once."""
+    for _ in range(20):
+        waker = halting.Waker(script)
+        (process,) = wakers_of(script)
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        ended = os.pidfd_open(process.pid)
+        waker.close()
+        is_over = select.select([ended], [], [], 0)[0]
+        os.close(ended)
+        assert is_over
 
 
 def test_script_goes_on_by_itself_when_no_agent_has_it_go_on(

@@ -27,6 +27,8 @@ HEARD = 120.0
 """Seconds in which the master has heard of all tasks: three times the usual `load_report_time`."""
 LATE = 10.0
 """Seconds after that in which an agent has the script go on. If none has, it goes on by itself."""
+KILLED = 5.0
+"""Seconds in which a killed process has ended."""
 
 GO_ON = """
 {
@@ -61,13 +63,15 @@ class Waker:
         self._pid = int(told.stdout)
         self._process = os.pidfd_open(self._pid)
 
-    def is_over(self) -> bool:
-        return bool(select.select([self._process], [], [], 0)[0])
+    def is_over(self, patience: float = 0.0) -> bool:
+        return bool(select.select([self._process], [], [], patience)[0])
 
     def close(self) -> None:
         if not self.is_over():
             with suppress(ProcessLookupError):
                 os.killpg(os.getpgid(self._pid), signal.SIGKILL)
+            # A busy kernel takes a moment to end what was killed.
+            self.is_over(KILLED)
         os.close(self._process)
 
 
