@@ -133,6 +133,10 @@ async def wait_for_lock(fd: int) -> None:
             await asyncio.sleep(LOCK_POLL)
 
 
+MACHINES_ACCOUNT = "encamp"
+"""Root's machines run as this system account, which owns nothing else and may ask for nothing."""
+
+
 def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

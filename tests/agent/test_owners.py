@@ -16,6 +16,7 @@ import pytest
 from encamp.agent import owners
 from encamp.home import Home, user_name
 from encamp.images import needs
+from encamp.machines.account import ACCOUNT, process_user
 from encamp.model.errors import Code, EncampError
 
 NOBODY = 65534
@@ -27,6 +28,17 @@ def open_place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="encamp-owners-") as name:
         Path(name).chmod(0o711)
         yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's agent serves others")
+def test_account_of_roots_machines_gets_none() -> None:
+    made = process_user(0)
+    assert made is not None
+    with pytest.raises(EncampError, match="root's machines") as by_name:
+        owners.account(ACCOUNT)
+    with pytest.raises(EncampError, match="root's machines") as by_number:
+        owners.by_number(made[0])
+    assert {by_name.value.code, by_number.value.code} == {Code.NOT_PERMITTED}
 
 
 SERVING = """

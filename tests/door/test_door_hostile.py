@@ -19,6 +19,7 @@ from encamp.door.client import ask_async
 from encamp.door.frames import LARGEST_QUESTION, LENGTH, Failure, decode_part, frame
 from encamp.door.questions import AskEvents, AskHosts
 from encamp.door.server import MOST_OF_ONE, UNREAD, Door
+from encamp.machines.account import process_user
 from encamp.model.errors import Code
 from encamp.model.host import Host
 from tests.door.answering import LONG, Answering
@@ -71,6 +72,30 @@ async def answer_to(door: Path, data: bytes) -> Failure:
     assert len(said) == LENGTH.size + length
     assert isinstance(part, Failure)
     return part
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_account_of_roots_machines_may_ask_for_nothing(
+    door: Path, answering: Answering
+) -> None:
+    made = process_user(0)
+    assert made is not None
+    door.parent.chmod(0o711)
+    with ExitStack() as held:
+        # The directories above it are closed to others.
+        directory = os.open(door.parent, os.O_PATH)
+        held.callback(os.close, directory)
+        os.seteuid(made[0])
+        try:
+            path = Path(f"/proc/self/fd/{directory}") / door.name
+            connection = held.enter_context(knocking(path))
+        finally:
+            os.seteuid(0)
+        connection.send(frame(AskHosts(hosts=("a", "b"))))
+        said = await everything(connection)
+    assert b"may ask for nothing" in said
+    assert answering.peers == []
+    assert await others_are_answered(door)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from encamp.describe import places
-from encamp.home import Home, user_name
+from encamp.home import MACHINES_ACCOUNT, Home, user_name
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
 from encamp.own_files import check_readable
@@ -48,17 +48,30 @@ def account(name: str) -> pwd.struct_passwd:
             f"The agent of this host makes machines for {served_text()} alone, not for {name}.",
             "An agent that runs as root makes them for everybody.",
         )
-    return entry
+    return _other_than_machines(entry)
 
 
 def by_number(uid: int) -> pwd.struct_passwd:
     """The account of a user who is known to have one, for another part of the system knows it."""
     try:
-        return pwd.getpwuid(uid)
+        entry = pwd.getpwuid(uid)
     except KeyError:
         raise EncampError(
             Code.NOT_PERMITTED, f"User number {uid} has no account on this host."
         ) from None
+    return _other_than_machines(entry)
+
+
+def _other_than_machines(entry: pwd.struct_passwd) -> pwd.struct_passwd:
+    """Root's machines would share their account with such an owner's."""
+    if os.geteuid() == 0 and entry.pw_name == MACHINES_ACCOUNT:
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            f"The account '{entry.pw_name}' is for the processes of root's machines, and has none"
+            " of its own.",
+            "Ask as another account.",
+        )
+    return entry
 
 
 def served_text() -> str:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from encamp.home import user_name
+from encamp.home import MACHINES_ACCOUNT, user_name
+from encamp.model.errors import Code, EncampError
 from encamp.model.token import Scope
 
 CREDENTIALS = struct.Struct("iII")
@@ -47,11 +48,20 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 def peer_of(connection: HasOptions) -> Peer:
-    """Looks names up, which may take a while: not for the thread of an event loop."""
+    """Looks names up, which may take a while: not for the thread of an event loop. Raises if it is
+    the process of a machine of root's: one that asks has been taken over."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, gid = CREDENTIALS.unpack(found)
     groups = {group_name(number) for number in (gid, *_other_groups(connection))}
-    return Peer(uid, gid, pid, user_name(uid), tuple(sorted(groups)))
+    user = user_name(uid)
+    if user == MACHINES_ACCOUNT and uid != os.geteuid():
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            f"The account '{user}' is for the processes of root's machines, and may ask for"
+            " nothing.",
+            "Ask as another account.",
+        )
+    return Peer(uid, gid, pid, user, tuple(sorted(groups)))
 
 
 def _other_groups(connection: HasOptions) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from encamp import programs
+from encamp.home import MACHINES_ACCOUNT
 from encamp.model.errors import Code, EncampError
 
-ACCOUNT = "encamp"
-"""Root's machines run as this system account, which owns nothing else."""
+ACCOUNT = MACHINES_ACCOUNT
 LOCK = Path("/run/encamp-account.lock")
 """Held while it is made; nobody but root can."""
 
