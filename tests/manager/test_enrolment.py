@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from encamp.bus.credentials import Key
 from encamp.bus.server_file import Address
 from encamp.describe.site_file import read_site
 from encamp.describe.sources import Level, Source
-from encamp.manager.enrolment import Enrolment
+from encamp.home import Home
+from encamp.manager.enrolment import Enrolment, Members, decoded
 from encamp.manager.joining import join
+from encamp.manager.membership import Membership
+from encamp.manager.store.store import Store
 from encamp.model.errors import Code, EncampError
 from encamp.model.site import Presences, Site
 
@@ -251,3 +255,48 @@ def test_keys_are_those_of_the_kind_asked_for() -> None:
     assert kinds == {"O", "A", "U"}
     with pytest.raises(EncampError):
         Key.from_seed("SUNOSEED")
+
+
+def test_what_was_changed_elsewhere_counts_where_a_manager_knows_of_it(tmp_path: Path) -> None:
+    """Two hosts with the keys: what one revokes, the other does not make good again."""
+    shared: list[bytes] = []
+
+    def share(changed: Members | None) -> Members | None:
+        if changed is not None:
+            shared.append(msgspec.json.encode(changed))
+        return decoded(shared[-1]) if shared else None
+
+    first = Enrolment(tmp_path / "first", share)
+    first.init("perugia", [HERE], ["n1"])
+    shutil.copytree(first.directory, tmp_path / "second")
+    second = Enrolment(tmp_path / "second", share)
+    key = first.members().members["n1"].key
+    first.remove("n1")
+    second.add("n2", (), None)
+    assert key in second.members().revoked
+    assert set(first.members().members) == {"n2"}
+    # Of another site, nothing is taken.
+    other = Enrolment(tmp_path / "other", share)
+    other.init("perugia", [HERE], ["n3"])
+    assert set(other.members().members) == {"n3"}
+
+
+async def test_of_two_who_change_who_belongs_to_a_site_at_once_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    enrolment = Enrolment(tmp_path / "site")
+    enrolment.init("perugia", [HERE], ["n1"])
+    async with await Store.open("sqlite", Home(tmp_path / "home").prepare()) as store:
+        known = Membership(tmp_path / "elsewhere")
+        await known.load(store)
+        assert known.groups_of("n1") is None
+        found = enrolment.members()
+        found.changed += 1
+        await known.change(msgspec.json.encode(found), "perugia")
+        assert known.groups_of("n1") == frozenset()
+        with pytest.raises(EncampError, match="at the same time"):
+            await known.change(msgspec.json.encode(found), "perugia")
+        # The next manager finds it in the store.
+        successor = Membership(tmp_path / "nowhere")
+        await successor.load(store)
+        assert successor.told() == known.told() != b""

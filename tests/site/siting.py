@@ -161,8 +161,12 @@ class RunningSite:
 
     def add_agent(self, name: str, home: Path | None = None) -> Daemon:
         """As an administrator does it: one secret, one command."""
-        config = self.root / name
         secret = self("site", "add", name, "--group", "workers", "--directory", self.config).stdout
+        return self.join_agent(name, secret, home)
+
+    def join_agent(self, name: str, secret: str, home: Path | None = None) -> Daemon:
+        """On its own host."""
+        config = self.root / name
         self("site", "join", "-", input=secret, ENCAMP_SITE_CONFIG=str(config))
         self.homes[name] = home or self.root / f"{name}-home"
         environment = {

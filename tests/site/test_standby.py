@@ -427,3 +427,42 @@ def test_epochs_only_grow_and_no_event_is_told_twice(managers: Pair) -> None:
         "its leave",
         lambda: (found := managers.status(leader)) and not found.leadership.standing_by,
     )
+
+
+def test_hosts_keep_their_groups_under_a_manager_that_never_had_the_list(managers: Pair) -> None:
+    """It was set up before they were added; and where they are added need not be the leader's."""
+    managers.have_lead("second")
+    site = managers.site
+
+    def on(host: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The command line on the host of a manager."""
+        environment = managers.daemon(host).environment
+        names = ("ENCAMP_HOME", "ENCAMP_SITE_CONFIG")
+        return site(*words, check=check, **{name: environment[name] for name in names})
+
+    def groups() -> tuple[str, ...]:
+        site.wait_for_hosts("node2")
+        found: tuple[str, ...] = site.hosts()["node2"]["groups"]
+        return found
+
+    for name in ("keys.json", "members.json"):
+        (site.root / "second-config" / name).unlink()
+    secret = on("first", "site", "add", "node2", "--group", "blue").stdout
+    site.join_agent("node2", secret)
+    site.start("node2")
+    try:
+        assert groups() == ("blue",)
+        # Whoever leads, on both hosts the same is known.
+        assert "node2" in on("second", "site", "ls").stdout
+        managers.have_lead("first")
+        assert groups() == ("blue",)
+        assert "node2" in on("second", "site", "ls").stdout
+        refused = on("second", "site", "add", "node3", check=False)
+        assert "there is no keys.json" in refused.stderr
+        managers.have_lead("second")
+        assert groups() == ("blue",)
+        removed = on("first", "site", "remove", "node2")
+        assert "Copy it there" in removed.stderr
+        assert "node2" not in on("second", "site", "ls").stdout
+    finally:
+        site.daemons.pop("node2").end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from encamp.bus.server_file import Address
-    from encamp.manager.enrolment import Enrolment
+    from encamp.manager.enrolment import Enrolment, Members
     from encamp.model.site import Presences
 
 BUS = "127.0.0.1:4222"
@@ -94,13 +95,16 @@ def init(
     written = enrolment.init(name, servers, named, encryption=encryption, authority=trusted)
     for path in written:
         print(path)
-    _say_what_is_next(enrolment.directory, len(servers))
+    _say_what_is_next(enrolment.directory, servers, "" if encryption is None else encryption.key)
 
 
-def _say_what_is_next(directory: Path, servers: int) -> None:
+def _say_what_is_next(directory: Path, servers: Sequence[Address], key: str) -> None:
     """To standard error: the output is the list of files."""
-    config = f"{directory}/nats-server{'-N' if servers > 1 else ''}.conf"
-    each = " on each of its machines" if servers > 1 else ""
+    config = f"{directory}/nats-server{'-N' if len(servers) > 1 else ''}.conf"
+    each = " on each of its machines" if len(servers) > 1 else ""
+    if elsewhere := _elsewhere(servers):
+        certificate = " and the files of its certificate" if key else ""
+        each += f" ({elsewhere}; copy this file{certificate} there, if that is another host)"
     variable = _variable(directory)
     option = f" --directory {directory}" if variable else ""
     print(
@@ -112,6 +116,12 @@ Next:
      and on the host, with the secret that this prints:  encamp site join SECRET""",
         file=sys.stderr,
     )
+
+
+def _elsewhere(servers: Sequence[Address]) -> str:
+    """Where the servers of the bus are, if it is not known that they are here."""
+    here = ("localhost", "127.0.0.1", "::1")
+    return ", ".join(server.host for server in servers if server.host not in here)
 
 
 def _variable(directory: Path) -> str:
@@ -196,10 +206,14 @@ def remove(name: HostName, directory: Where = None) -> None:
     Its credential is worth nothing any more. As soon as it is cut off, the manager forgets it, and
     nothing waits for it.
     """
-    for path in _enrolment(directory).remove(name):
+    enrolment = _enrolment(directory)
+    for path in enrolment.remove(name):
         print(path)
+    elsewhere = _elsewhere(enrolment.members().servers)
+    where = f" on {elsewhere}" if elsewhere else ""
+    copy = ". Copy it there, if that is another host; then, there" if elsewhere else ""
     print(
-        f"'{name}' is refused as soon as the server has read this file again:"
+        f"'{name}' is refused as soon as the server{where} has read this file again{copy}:"
         "  systemctl reload nats-server   (or: nats-server --signal reload)",
         file=sys.stderr,
     )
@@ -306,7 +320,36 @@ def _presence(directory: Path) -> Presences | None:
 def _enrolment(directory: Path | None) -> Enrolment:
     from encamp.manager.enrolment import Enrolment
 
-    return Enrolment((directory or Path(_usual_directory())).absolute())
+    return Enrolment((directory or Path(_usual_directory())).absolute(), _shared)
+
+
+def _shared(changed: Members | None) -> Members | None:
+    """Who belongs to the site as the manager on this host knows it, which asks the one that leads;
+    after it was told of a change, if there is one."""
+    import msgspec
+
+    from encamp.cli.asking import near_door
+    from encamp.cli.cleaning import remark
+    from encamp.door.client import UnansweredError, ask
+    from encamp.door.questions import AskMembers, ChangeMembers, SiteMembers
+    from encamp.manager.enrolment import decoded
+
+    question = (
+        AskMembers() if changed is None else ChangeMembers(members=msgspec.json.encode(changed))
+    )
+    try:
+        [found] = ask(near_door(), question, SiteMembers)
+    except UnansweredError:
+        return None  # There is none here, or none yet: it reads the file when it starts.
+    except EncampError as error:
+        if error.code is not Code.UNREACHABLE:
+            raise
+        remark(
+            f"No manager that leads was reached: {error.sentence} The manager on this host tells"
+            " the others when it leads."
+        )
+        return None
+    return decoded(found.members) if found.members else None
 
 
 def _usual_directory() -> str:

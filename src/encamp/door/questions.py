@@ -138,6 +138,22 @@ class ReloadTriggers(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_d
     was running goes on."""
 
 
+class AskMembers(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Who belongs to the site? Answered by one `SiteMembers`."""
+
+
+class ChangeMembers(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Hosts were added or removed. Answered by one `SiteMembers`: those that count then."""
+
+    members: bytes
+    """The whole list, as in members.json."""
+
+
+class SiteMembers(msgspec.Struct, frozen=True, kw_only=True):
+    members: bytes
+    """As in members.json; empty: none are known."""
+
+
 class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """The store was put back from a backup: start things again. Answered by one `GoneOn`."""
 
@@ -332,6 +348,8 @@ Question = (
     | ReloadTriggers
     | ForgetHost
     | GoOn
+    | AskMembers
+    | ChangeMembers
     | AskRecording
     | AskEnvironments
     | AskBatchJobs

@@ -114,6 +114,21 @@ async def go_on(manager: Manager, peer: Peer, asked: questions.GoOn) -> Answer:
     )
 
 
+async def ask_members(manager: Manager, peer: Peer, asked: questions.AskMembers) -> Answer:
+    administrators_only(peer, "see who belongs to the site")
+    known = b"" if manager.members is None else manager.members.told()
+    yield questions.SiteMembers(members=known)
+
+
+async def change_members(manager: Manager, peer: Peer, asked: questions.ChangeMembers) -> Answer:
+    administrators_only(peer, "say who belongs to the site")
+    if manager.members is None:
+        yield questions.SiteMembers(members=b"")
+        return
+    await manager.members.change(asked.members, manager.site.name)
+    yield questions.SiteMembers(members=manager.members.told())
+
+
 async def record(manager: Manager, peer: Peer, asked: questions.AskRecording) -> Answer:
     administrators_only(peer, "record the site")
     yield questions.Recording(

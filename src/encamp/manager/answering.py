@@ -94,6 +94,8 @@ _ANSWERS: dict[type, Callable[[Manager, Peer, Any], Answer]] = {
     questions.ReloadTriggers: answering_triggers.reload,
     questions.ForgetHost: administering.forget_host,
     questions.GoOn: administering.go_on,
+    questions.AskMembers: administering.ask_members,
+    questions.ChangeMembers: administering.change_members,
     questions.AskRecording: administering.record,
     questions.Submit: answering_requests.submit,
     questions.AskRequests: answering_requests.ask_requests,

@@ -58,6 +58,7 @@ CHANGES: dict[type, tuple[str, Callable[[Any], str]]] = {
     questions.IssueCommand: ("command.issue", _hosts),
     questions.CancelCommand: ("command.cancel", lambda asked: asked.id),
     questions.ReloadTriggers: ("triggers.load", lambda asked: ""),
+    questions.ChangeMembers: ("site.members", lambda asked: ""),
     questions.GoOn: (
         "site.restored",
         lambda asked: "cancel what waits" if asked.cancel_waiting else "keep what waits",

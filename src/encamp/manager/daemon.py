@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from encamp.bus.bus import Bus, Handler
+from encamp.bus.messages import Written
 from encamp.bus.refusals import OutrankedError
 from encamp.core.happenings import (
     CommandMoved,
@@ -102,7 +103,7 @@ class Manager:
         self._door = door
         self._opening = opening
         self._environments = environments
-        self._members = members
+        self.members = members
         self.loading = Loading(self, members)
         self._poked = asyncio.Event()
         self._everybody_found = False
@@ -134,8 +135,8 @@ class Manager:
                 self.core.picture,
                 self.recorder,
                 self.happened,
-                self._members.groups_of if self._members is not None else lambda host: None,
-                self.restoration.look,
+                self.members.groups_of if self.members is not None else lambda host: None,
+                self._before_hello,
             )
             bus = self._opening(MANAGER, (), self.listener.take)
             pace = Pace(self.site.traffic.limit)
@@ -175,6 +176,8 @@ class Manager:
                 )
             )
             await self.restoration.load()
+            if self.members is not None:
+                await self.members.load(self.store)
             await self._remember_site()
             recording = asyncio.create_task(self.recorder.run())
             held.push_async_callback(_end, recording)
@@ -255,6 +258,11 @@ class Manager:
         self.loading.check_policy()
         await self.desk.successor.go_on()
 
+    async def _before_hello(self, host: str, written: Written | None) -> None:
+        await self.restoration.look(host, written)
+        if self.members is not None:
+            await self.members.look()
+
     def _stand_still(self, sentence: str) -> None:
         """Nothing is placed and no trigger is looked at: it may all have been done."""
         self.core.settled = False
@@ -301,9 +309,9 @@ class Manager:
     async def _forget_removed(self) -> None:
         """What waits for a host that was removed from the site waits for nothing: it will not come
         back. As long as the servers let it stay, it goes on."""
-        while self._members is not None:
+        while self.members is not None:
             await asyncio.sleep(REMOVED_EVERY)
-            gone = self.core.picture.hosts.keys() & self._members.removed()
+            gone = self.core.picture.hosts.keys() & self.members.removed()
             for name in sorted(gone) if self.core.settled else ():
                 if self.core.picture.hosts[name].record.presence is not Presence.JOINED:
                     try:

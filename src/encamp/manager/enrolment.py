@@ -16,8 +16,8 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -78,6 +78,13 @@ class Members(msgspec.Struct):
     """When hosts were removed that were not added again since."""
     signed: float = 0.0
     """When the site was made."""
+    changed: int = 0
+    """How often this list was."""
+
+    @property
+    def identity(self) -> tuple[str, float]:
+        """Tells a site from others, also from one of the same name."""
+        return self.site, self.signed
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -85,11 +92,34 @@ class Members(msgspec.Struct):
         return tuple(f"{scheme}://{server}" for server in self.servers)
 
 
+def latest(one: Members | None, other: Members) -> Members:
+    """Of two lists the one that counts; `one`, if they are as old."""
+    if one is None or (other.signed, other.changed) > (one.signed, one.changed):
+        return other
+    return one
+
+
+def decoded(data: bytes) -> Members:
+    try:
+        return msgspec.json.decode(data, type=Members)
+    except msgspec.DecodeError as error:
+        raise EncampError(
+            Code.CORRUPT, f"The list of a site's members is damaged: {error}."
+        ) from error
+
+
+Share = Callable[[Members | None], Members | None]
+"""Asks the site's managers for the list that they know, after it has offered them one, if it has:
+None if no manager answers."""
+
+
 class Enrolment:
     """The directory of a site that was set up here."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, share: Share = lambda members: None) -> None:
+        """`share`: with the managers, who may have been told of a later list elsewhere."""
         self.directory = directory
+        self._share = share
 
     # ── making it ────────────────────────────────────────────────────────────────────────────────
 
@@ -192,7 +222,7 @@ class Enrolment:
                         invitation, presence=(presence.interval, presence.silence)
                     )
                 secrets_of[name] = secret.pack(invitation)
-            self._keep(members)
+            self._change(members)
             return secrets_of
 
     def remove(self, name: str) -> list[Path]:
@@ -210,13 +240,14 @@ class Enrolment:
             # A second more: one signed in this very second is meant, too.
             members.revoked[member.key] = int(time.time()) + 1
             members.removed[name] = time.time()
-            self._keep(members)
+            self._change(members)
             for kind in ("creds", "secret"):
                 (self.directory / CREDENTIALS / f"{name}.{kind}").unlink(missing_ok=True)
             return self._write_server_files(keys, members)
 
     def members(self) -> Members:
-        return self._load()[1]
+        """Those that this directory or a manager knows of, whoever has the keys."""
+        return self._latest()
 
     # ── credentials ──────────────────────────────────────────────────────────────────────────────
 
@@ -286,26 +317,60 @@ class Enrolment:
     # ── its files ────────────────────────────────────────────────────────────────────────────────
 
     def _load(self) -> tuple[Keys, Members]:
-        keys, members = self.directory / KEYS, self.directory / MEMBERS
+        """What it takes to change something."""
+        members = self._latest()
         try:
-            return (
-                msgspec.json.decode(keys.read_bytes(), type=Keys),
-                msgspec.json.decode(members.read_bytes(), type=Members),
-            )
+            data = self._read(KEYS)
         except FileNotFoundError as error:
             raise EncampError(
                 Code.INPUT_MISSING,
-                f"No site was set up in {self.directory}: there is no {Path(error.filename).name}.",
-                "'encamp site init' sets one up; --directory says where that was done.",
+                f"The keys of site '{members.site}' are not here: there is no {KEYS} in"
+                f" {self.directory}.",
+                "Hosts are added and removed where 'encamp site init' was run, or where its"
+                f" {KEYS} was copied to.",
             ) from error
+        try:
+            return msgspec.json.decode(data, type=Keys), members
+        except msgspec.DecodeError as error:
+            path = self.directory / KEYS
+            raise EncampError(Code.CORRUPT, f"{path} is damaged: {error}.") from error
+
+    def _latest(self) -> Members:
+        here: Members | None = None
+        with suppress(FileNotFoundError):
+            here = decoded(self._read(MEMBERS))
+        shared = self._share(None)
+        if shared is None or (here is not None and here.identity != shared.identity):
+            found = here
+        else:
+            found = latest(here, shared)
+        if found is None:
+            raise EncampError(
+                Code.INPUT_MISSING,
+                f"No site was set up in {self.directory}: there is no {MEMBERS}, and no manager"
+                " that knows of its members answers here.",
+                "'encamp site init' sets one up; --directory says where that was done.",
+            )
+        return found
+
+    def _read(self, name: str) -> bytes:
+        path = self.directory / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise EncampError(
                 Code.NOT_PERMITTED,
-                f"{error.filename} cannot be read: {error.strerror}.",
+                f"{path} cannot be read: {error.strerror}.",
                 "Only whoever set up the site can add and remove.",
             ) from error
-        except msgspec.DecodeError as error:
-            raise EncampError(Code.CORRUPT, f"{keys} or {members} is damaged: {error}.") from error
+
+    def _change(self, members: Members) -> None:
+        """Managers first: one of them may know of a later change, and refuse this one."""
+        members.changed += 1
+        self._share(members)
+        self._keep(members)
 
     def _keep(self, members: Members) -> None:
         write_whole(self.directory / MEMBERS, msgspec.json.encode(members), PRIVATE)

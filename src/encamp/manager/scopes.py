@@ -35,6 +35,8 @@ NEEDED: dict[type, Scope] = {
     questions.ReloadTriggers: Scope.ADMINISTER,
     questions.ForgetHost: Scope.ADMINISTER,
     questions.GoOn: Scope.ADMINISTER,
+    questions.AskMembers: Scope.ADMINISTER,
+    questions.ChangeMembers: Scope.ADMINISTER,
     questions.AskRecording: Scope.ADMINISTER,
     questions.AskAudit: Scope.ADMINISTER,
 }
