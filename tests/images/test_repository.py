@@ -101,6 +101,25 @@ def test_every_kind_of_reference_is_pulled(where: str, here: ImageStore, tmp_pat
         assert other.resolve(reference) is not None
 
 
+def test_first_version_that_is_pulled_serves_those_who_ask_for_the_name(
+    where: str, here: ImageStore, there: ImageStore
+) -> None:
+    repository = Repository.open(where)
+    recipe = Recipe(name="analysis", kind=Kind.MINI)
+    first = make_image(here, "analysis", version="1", recipe=recipe.digest())
+    push(here, repository, "analysis:1", Silent())
+    second = make_image(here, "analysis", version="2")
+    push(here, repository, "analysis:2", Silent())
+    pull(there, repository, "analysis:1", Silent())
+    made = there.made_by(recipe)
+    assert made is not None
+    assert made.digest == first.digest
+    pull(there, repository, "analysis:2", Silent())
+    named = there.resolve("analysis")
+    assert named is not None
+    assert named.digest == first.digest != second.digest
+
+
 def test_a_version_asked_for_does_not_move_the_name(
     where: str, here: ImageStore, there: ImageStore
 ) -> None:

@@ -141,9 +141,18 @@ def pull(
     link = Link(digest, named.link.recipe, named.link.version, pushed=named.link.pushed)
     if version_of(reference):
         link_name(home, reference, link)
+        _name_first(images, name_of(reference), link)
     else:
         name_image(home, link, reference, link.version)
     return msgspec.structs.replace(image, name=reference, recipe=link.recipe)
+
+
+def _name_first(images: store.ImageStore, name: str, link: Link) -> None:
+    """The first version that comes to a host has the plain name, too: environments ask for that.
+    Where signatures are required, nobody vouches for what that name stands for."""
+    taken = any(read_link(home, name) is not None for home in images.homes)
+    if not taken and not images.settings.signatures.required:
+        link_name(images.home, name, link)
 
 
 def pull_lineage(
