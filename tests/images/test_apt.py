@@ -80,6 +80,17 @@ def test_both_ways_to_write_sources_are_read(host: Path, name: str, text: str) -
 
 
 @pytest.mark.site
+def test_mirrors_that_cannot_be_reached_are_told_of_without_waiting_for_apt(
+    host: Path, tmp_path: Path, told: Told
+) -> None:
+    (host / "one.list").write_text("deb http://127.0.0.1:9/debian bookworm main\n")
+    with pytest.raises(EncampError) as raised:
+        Apt(tmp_path / "apt", "bookworm").update(Portion(told))
+    assert raised.value.code is Code.BUILD_FAILED
+    assert "127.0.0.1: Connection refused" in raised.value.sentence
+
+
+@pytest.mark.site
 def test_a_host_without_debians_archive_is_told_so(host: Path) -> None:
     (host / "other.list").write_text("deb http://other.invalid/apt noble main\n")
     with pytest.raises(EncampError) as raised:

@@ -30,6 +30,8 @@ ENVIRONMENTS = """
 stubborn:
   extends: mini
   ready: {file: /never/there, timeout: 1}
+distant:
+  image: {debian: bookworm, packages: [hello]}
 """
 
 
@@ -42,11 +44,16 @@ class Served:
         self.config = place / "etc"
         self.config.mkdir()
         (self.config / "environments.yaml").write_text(ENVIRONMENTS)
+        # Debian's archive, as a host without a network finds it.
+        (place / "sources.list").write_text("deb http://127.0.0.1:9/debian bookworm main\n")
+        apt = f'Dir::Etc::sourcelist "{place}/sources.list";\nDir::Etc::sourceparts "/dev/null";\n'
+        (place / "apt.conf").write_text(apt)
         (self.config / "site.yaml").write_text("placement: {pause: 10m}\n")
         self.variables = {
             "ENCAMP_HOME": str(self.home.root),
             "ENCAMP_SITE_CONFIG": str(self.config),
             "ENCAMP_USER_CONFIG": str(place / "nowhere"),
+            "APT_CONFIG": str(place / "apt.conf"),
         }
         self.daemon = Daemon([ENCAMP, "serve", "--verbose"], self.variables, place / "log")
 
@@ -183,3 +190,16 @@ def test_pauses_end_when_the_sites_files_are_read_again(served: Served) -> None:
         )
     finally:
         served.ask(served.mallory, "cancel", failing)
+
+
+def test_image_that_cannot_be_had_is_told_once_with_what_to_do(served: Served) -> None:
+    words = ("run", "-e", "distant", "--", "true")
+    done = served.ask(served.mallory, *words, code=Code.BUILD_FAILED.value)
+    assert b"Debian's archive cannot be reached" in done.stderr
+    assert b"encamp image pull" in done.stderr
+    detached = served.submit(served.mallory, "-e", "distant")
+    done = served.ask(served.mallory, "wait", detached, code=Code.BUILD_FAILED.value)
+    assert b"encamp image pull" in done.stderr
+    jobs = served.json(served.mallory, "jobs", "--all")
+    assert {job["attempt"] for job in jobs if job["request"]["environment"] == "distant"} == {1}
+    assert served.spared(served.alice) == []

@@ -121,7 +121,7 @@ class PartMoved(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
     """OVER without an exit code: why."""
     cause: Cause = Cause.NONE
-    """What STARTING waits for: IMAGE, START."""
+    """What STARTING waits for: IMAGE, START. OVER with IMAGE: its image could not be had there."""
     began: bool = False
     """Whether its command had begun. If not, it may be tried elsewhere."""
     blames_environment: bool = False

@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import queue
 import re
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from encamp import programs
 from encamp.images.portion import Portion
@@ -25,6 +29,10 @@ HOST_LISTS = Path("/var/lib/apt/lists")
 FRESH = 3600.0
 """Seconds for which a list of packages is taken as it is."""
 
+REACH = 5.0
+"""Seconds within which one of the mirrors has to be found and to take a connection. Without a
+network, apt goes on trying for more than a minute."""
+
 SILENCE = 120.0
 """Seconds without a word after which apt is taken to hang."""
 
@@ -35,6 +43,7 @@ UNSIGNED = re.compile(r"(GPG error: |The repository ')(?P<uri>\S+) (?P<suite>\S+
 OWN_SOURCE = re.compile(
     r"(?P<start>deb +(\[[^\]\n]*\] +)?)(?P<uri>[a-z+]+:[^\s]+)(?P<rest>( +[^\s\[\]]+)+)"
 )
+PORTS = {"http": 80, "https": 443}
 CHANGES = re.compile(r"(\d+) upgraded, (\d+) newly installed")
 DOWNLOADED = re.compile(r"dlstatus:\d+:([\d.]+):")
 ACQUIRE = re.compile(
@@ -123,6 +132,45 @@ def sources_for(suite: str, uris: str) -> tuple[Source, ...]:
         found[Source(match["uri"], suite + suffix)] = None
     ours = tuple(found)
     return ours if any(source.suite == suite for source in ours) else ()
+
+
+def check_reachable(sources: Sequence[Source]) -> None:
+    """Can one of the mirrors be reached at all? Only apt knows the ways through a proxy, and those
+    that are no network's."""
+    places = set()
+    for source in sources:
+        parts = urlsplit(source.uri)
+        if parts.scheme not in PORTS or parts.hostname is None:
+            return
+        places.add((parts.hostname, parts.port or PORTS[parts.scheme]))
+    if any(name.lower().endswith("_proxy") for name in os.environ) or any(
+        "proxy" in line.lower() for line in acquire_settings()
+    ):
+        return
+    answers: queue.Queue[str] = queue.Queue()
+
+    def reach(place: tuple[str, int]) -> None:
+        try:
+            socket.create_connection(place, REACH).close()
+            answers.put("")
+        except OSError as error:
+            answers.put(f"{place[0]}: {error.strerror or error}")
+
+    for place in places:
+        # Looking up a name cannot be broken off: such a thread is left to itself.
+        threading.Thread(target=reach, args=(place,), daemon=True).start()
+    why = f"none of its mirrors answers within {REACH:.0f} s"
+    end = time.monotonic() + REACH
+    for _ in places:
+        with contextlib.suppress(queue.Empty):
+            why = answers.get(timeout=max(0.0, end - time.monotonic()))
+        if not why:
+            return
+    raise EncampError(
+        Code.BUILD_FAILED,
+        f"Debian's archive cannot be reached ({why}).",
+        detail=f"Could not connect to Debian's archive: {why}.",
+    )
 
 
 NETRC, NETRC_PARTS = Path("/etc/apt/auth.conf"), Path("/etc/apt/auth.conf.d")
@@ -238,6 +286,7 @@ Dir::Etc::preferencesparts "/dev/null";
                 self.configure()
                 return
         stamp.unlink(missing_ok=True)
+        check_reachable(self.sources)
         try:
             self.fetch_lists(progress)
         except EncampError as error:

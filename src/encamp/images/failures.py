@@ -70,8 +70,9 @@ def build_failed(home: Home, error: EncampError, recipe: Recipe) -> EncampError:
     hints = []
     if network:
         hints.append(
-            "Debian's archive could not be reached: check the network, and the APT sources and "
-            "proxies of this host ('apt-get update' must work)."
+            "Without a network, an image comes from elsewhere: 'encamp image pull NAME --from"
+            " REPOSITORY', or 'repositories' in settings.yaml. To build it here, 'apt-get update'"
+            " must work on this host."
         )
     if log.exists():
         hints.append(f"The whole output of the build is in {log}.")

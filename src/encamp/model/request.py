@@ -229,6 +229,8 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Code | None = None
     """The same in a word."""
     hint: str = ""
+    image: bool = False
+    """Its image is not on this host, and could not be had."""
     environment: bool = False
     """Machines of the environment fail on this host; on others they may not."""
     final: bool = False

@@ -448,6 +448,33 @@ def test_a_request_that_is_at_fault_itself_fails_with_its_code_and_is_not_counte
     assert site.place("next") == "a"
 
 
+def test_what_has_no_image_fails_at_once_unless_another_host_has_it() -> None:
+    said = {"why": "the archive is not there", "cause": Cause.IMAGE, "blames_environment": True}
+    site = Site(Policy(rank=()))
+    site.knows("mini", image="mini")
+    site.join("a", readings={"images": []})
+    site.join("b", readings={"images": ["other"]})
+    site.submit("r")
+    site.answer()
+    site.fail("r", code=Code.BUILD_FAILED, hint="Pull it.", **said)
+    record = site.record("r")
+    assert (record.state, record.code) == (RequestState.FAILED, Code.BUILD_FAILED)
+    assert (record.reason.sentence, record.reason.next) == (
+        "a: the archive is not there",
+        "Pull it.",
+    )
+    # It is nobody's fault there: others are told at once, too.
+    site.submit("next")
+    assert site.host("next") == "a"
+    site.end("next")
+    site.read("b", images=["mini:1"])
+    site.submit("r2")
+    assert site.host("r2") == "a"
+    site.answer()
+    site.fail("r2", **said)
+    assert site.host("r2") == "b"
+
+
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────
 
 

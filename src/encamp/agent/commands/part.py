@@ -29,6 +29,9 @@ from encamp.model.machine import Machine
 from encamp.model.request import PartResult, Request
 from encamp.progress import Progress, Silent
 
+IMAGE_MISSING = frozenset({Code.BUILD_FAILED, Code.UNREACHABLE})
+"""How it fails before a machine is there if its image is not on this host, nor to be had."""
+
 FAREWELL = 2.0
 """Seconds to tell a client that its job was ended by somebody."""
 
@@ -152,6 +155,7 @@ class Part:
             failure=error.sentence,
             code=error.code,
             hint=error.hint,
+            image=not (self.began or final) and error.code in IMAGE_MISSING,
             environment=not (self.began or final or error.code is Code.NO_ROOM),
             final=final,
             transient=error.transient,

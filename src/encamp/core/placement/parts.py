@@ -173,7 +173,10 @@ class Parts:
             entry.final, entry.code, entry.hint = moved.final, moved.code, moved.hint
             entry.cut_short = moved.lost
             entry.was_tried = moved.cause not in _NOT_TRIED
-            if moved.blames_environment or (entry.was_tried and not began and not moved.final):
+            if moved.cause is Cause.IMAGE and not books.views.has_image(request, part.host):
+                # Others would only say the same, one after the other.
+                entry.final = True
+            elif moved.blames_environment or (entry.was_tried and not began and not moved.final):
                 books.environment_failed(part.host, entry, failure, now)
         if books.sparing.end_trial(part.host, request):
             books.views.touch(part.host, better=True)

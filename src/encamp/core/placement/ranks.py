@@ -61,7 +61,11 @@ def _ready(room: HostRoom, facts: Facts, wanted: Wanted) -> float:
         return 3.0
     if wanted.environment in room.proven or _has(facts.get("templates"), wanted.environment):
         return 2.0
-    return 1.0 if _has(facts.get("images"), wanted.image) else 0.0
+    return 1.0 if has_image(facts, wanted) else 0.0
+
+
+def has_image(facts: Facts, wanted: Wanted) -> bool:
+    return _has(facts.get("images"), wanted.image)
 
 
 def _has(names: Value | Unknown, name: str) -> bool:

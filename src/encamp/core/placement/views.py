@@ -18,15 +18,17 @@ from encamp.core.placement.ranks import (
     LAST,
     Named,
     Wanted,
+    has_image,
     is_steady,
     value_of,
 )
 from encamp.core.placement.room import HostRoom
 from encamp.core.placement.sparing import Sparing
 from encamp.core.placement.verdicts import Verdict
-from encamp.core.placement.view import Key, Shape, View
+from encamp.core.placement.view import Key, Shape, View, shape_of
 from encamp.core.schema import Type
 from encamp.core.world import Change, Thing, Unknown, World
+from encamp.model.request import Request
 
 PAUSE = 1.0
 """Seconds between two looks at all hosts, for such an expression."""
@@ -222,6 +224,18 @@ class Views:
         environment = self._world.things["environment"].get(shape.environment)
         image = environment.facts.get("image") if environment is not None else None
         return Wanted(shape.environment, image if isinstance(image, str) else "")
+
+    def has_image(self, request: Request, but: str) -> bool:
+        """Has a host that is there the image of a request, other than one that has it not?"""
+        wanted = self._wanted(shape_of(request, owned=False))
+        hosts = self._world.things["host"]
+        return any(
+            room.joined
+            and name != but
+            and (request.environment in room.proven or has_image(hosts[name].facts, wanted))
+            for name, room in self._rooms.items()
+            if name in hosts
+        )
 
     def _ignore(self, view: View) -> None:
         self._following.ignore(view.followed)
