@@ -34,6 +34,7 @@ def test_everything_can_be_set(host: Host) -> None:
         redirects: [files.example, "node2:8080"]
         in_place: true
         image_limit: 20G
+        template_limit: 3G
         signatures:
           required: true
           keys: [{KEY}, site.pub]
@@ -52,6 +53,7 @@ def test_everything_can_be_set(host: Host) -> None:
         redirects=("files.example", "node2:8080"),
         in_place=True,
         image_limit=20 * 1024 * MIB,
+        template_limit=3 * 1024 * MIB,
         signatures=Signatures(required=True, keys=(KEY, f"{host.site}/site.pub")),
         volume_group="fast",
         thin_pool="machines",

@@ -11,7 +11,7 @@ import pytest
 from encamp.images import store
 from encamp.images.store import ImageStore
 from encamp.machines.hardware import Hardware
-from encamp.machines.template import MOST_SIZES, Stamp, Template, TemplateStore
+from encamp.machines.template import Stamp, Template, TemplateStore, punch_holes
 from encamp.model.image import Image
 from encamp.model.size import MIB, Size
 from tests.images.stock import make_image, store_in
@@ -32,6 +32,8 @@ class Made:
     def __init__(self, images: ImageStore, directory: Path) -> None:
         self.templates = TemplateStore(images.home)
         self.directory = directory
+        self.memory = 0
+        """Bytes of memory that each has on disk."""
 
     def __call__(
         self, key: str, image: Image, hardware: Hardware = SMALL, environment: str = "mini"
@@ -39,8 +41,12 @@ class Made:
         """Make one; those that are there then."""
         made = self.directory / key
         made.mkdir()
+        stamps = {}
+        if self.memory:
+            (made / "memory").write_bytes(os.urandom(self.memory))
+            stamps["memory"] = Stamp.of(made / "memory")
         self.templates.keep(
-            Template(key, environment, image.digest, hardware, "", 0.0, 0.0, {}, {}), made
+            Template(key, environment, image.digest, hardware, "", 0.0, 0.0, stamps, {}), made
         )
         return self.templates.keys()
 
@@ -106,20 +112,29 @@ def test_a_template_that_is_just_being_removed_takes_no_room(
     assert make.templates.size(template) == 0
 
 
-def test_templates_of_few_sizes_are_kept_those_that_were_used_last(
-    images: ImageStore, make: Made
-) -> None:
+def test_templates_that_served_nobody_for_longest_make_room(images: ImageStore, make: Made) -> None:
     image, other = make_image(images, "mini"), make_image(images, "other")
-    make("other", other, environment="other")
-    for number in range(MOST_SIZES):
+    make.memory = MIB
+    for number, of in enumerate((image, other, image, image)):
         size = msgspec.structs.replace(SMALL, size=Size(1, (64 + number) * MIB))
-        make(f"size-{number}", image, size)
-        os.utime(make.templates.directory(f"size-{number}"), (number, number))
-    assert len(make.templates.keys()) == 1 + MOST_SIZES
-    first = make.templates._read("size-0")
+        make(str(number), of, size, environment=of.name)
+        os.utime(make.templates.directory(str(number)), (number, number))
+    make.templates.make_room(4 * MIB, ())
+    assert make.templates.keys() == ["0", "1", "2", "3"]
+    first = make.templates._read("0")
     assert first is not None
-    make.templates.origin(first)
-    left = make("newest", image, msgspec.structs.replace(SMALL, size=Size(2, 64 * MIB)))
-    assert {*left} >= {"newest", "size-0", "other"}, "a machine was cloned from it"
-    assert "size-1" not in left
-    assert len(left) == 1 + MOST_SIZES
+    make.templates.origin(first)  # A machine is cloned from it.
+    make.templates.make_room(2 * MIB, ("1", "3"))
+    assert make.templates.keys() == ["1", "3"]
+    make.templates.make_room(0, ("1",))
+    assert make.templates.keys() == ["1"]
+
+
+def test_memory_of_a_template_takes_no_room_for_zeros(tmp_path: Path) -> None:
+    page = os.urandom(MIB)
+    memory = tmp_path / "memory"
+    memory.write_bytes(page + bytes(8 * MIB) + page + bytes(MIB))
+    whole = memory.read_bytes()
+    punch_holes(memory)
+    assert memory.read_bytes() == whole
+    assert memory.stat().st_blocks * 512 == 2 * MIB

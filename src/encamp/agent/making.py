@@ -27,11 +27,11 @@ from encamp.machines.hardware import Kept
 from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake
 from encamp.machines.room import check_room, full_disk_named
 from encamp.machines.storage import TemplateDiskGoneError, backend_of, give
-from encamp.machines.template import CONSOLE, Template, TemplateStore, template_key
+from encamp.machines.template import CONSOLE, LIMIT, Template, TemplateStore, template_key
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest
-from encamp.model.machine import Machine, Phase
+from encamp.model.machine import ALIVE, Machine, Phase
 from encamp.progress import Note, Progress
 
 First = Callable[[Channel, Machine], None]
@@ -252,7 +252,15 @@ class Maker:
                         progress=progress,
                         shared=self._shared,
                     )
+                    self._make_room(template)
         return template
+
+    def _make_room(self, newest: Template) -> None:
+        """Remove the templates that are used least, if there are too many now."""
+        limit = self.images.settings.template_limit
+        alive = [machine for machine in self.journal.all() if machine.state in ALIVE]
+        needed = {newest.key, *(machine.template or "" for machine in alive)}
+        self.templates.make_room(LIMIT if limit is None else limit, needed)
 
     async def _bring_up(
         self,

@@ -89,6 +89,9 @@ SETTINGS = Record(
             Truth(), "are images in a repository's directory used where they lie?", "false"
         ),
         "image_limit": Attribute(Bytes("a size such as 20G"), "what images may take on this host"),
+        "template_limit": Attribute(
+            Bytes("a size such as 20G"), "what the templates of one account may take", "2G"
+        ),
         "signatures": Attribute(
             Record(
                 "'signatures'",

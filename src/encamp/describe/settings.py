@@ -70,6 +70,7 @@ def combined(site: Settings, user: Settings) -> Settings:
         repositories=tuple(dict.fromkeys((*site.repositories, *user.repositories))),
         redirects=tuple(dict.fromkeys((*site.redirects, *user.redirects))),
         image_limit=_smaller(site.image_limit, user.image_limit),
+        template_limit=_smaller(site.template_limit, user.template_limit),
         signatures=Signatures(required=required or user.signatures.required, keys=keys),
         in_place=site.in_place or user.in_place,
         volume_group=user.volume_group or site.volume_group,

@@ -27,6 +27,7 @@ from encamp.machines.template import (
     TemplateStore,
     file_digest,
     freeze_file,
+    punch_holes,
     qemu_version,
 )
 from encamp.model.environment import Environment
@@ -130,6 +131,7 @@ async def make_template(
         finally:
             await engine.process.kill()
             engine.process.close()
+        await asyncio.to_thread(punch_holes, memory)
         (made / CONSOLE).write_text(directory.console_tail())
         names = [MEMORY, STATE, CONSOLE, *storage.keep(directory, made)]
         for name in names:

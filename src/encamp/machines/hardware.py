@@ -18,9 +18,9 @@ from encamp.model.size import Size
 PORTS = 8
 """Guest channels per machine: so many processes can work in one machine at the same time."""
 
-SHARE_SLOTS = (0, 2, 6)
-"""How many 9p devices a machine may have. A few kinds, so that templates serve many requests;
-none for those without shares, since each device costs over a MiB."""
+SHARE_SLOTS = (0, 6)
+"""How many 9p devices a machine may have. Two kinds, so that one template serves every number of
+shares; none for those without, since six devices cost a clone some ten milliseconds."""
 
 TRANSLATION_BUFFER = {"tcg": 32, "whole": 128}
 """MiB of translated code QEMU keeps per machine under software emulation. What a whole disk starts

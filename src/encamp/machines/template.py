@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from encamp.machines.hardware import Hardware
 from encamp.machines.plain_file import plain_file
 from encamp.machines.processor import kvm_release, processor
 from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
+from encamp.model.errors import EncampError
 from encamp.model.image import Image
+from encamp.model.size import MIB
 from encamp.small_file import read_small
 
 FORMAT = 5
 """Raised when templates made by earlier versions of this code can no longer be used."""
-MOST_SIZES = 8
-"""Templates of one image that are kept, for machines of as many sizes."""
+LIMIT = 2048 * MIB
+"""Bytes that the templates of one home may take, if its settings do not say."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -145,17 +148,21 @@ class TemplateStore:
         """What nobody will clone from any more, now that there is a newest one. So goes anything
         that no longer reads as a template."""
         images = ImageStore(self.home, self._shared)
-        sizes = []
         for key in self.keys():
             other = self._read(key)
             if key != newest.key and (other is None or _outdated(other, newest, images)):
                 self.remove(key)
-            elif other is not None and other.image == newest.image and key != newest.key:
-                sizes.append(key)
-        # Those that have served nobody for longest.
-        sizes.sort(key=self._last_used, reverse=True)
-        for key in sizes[MOST_SIZES - 1 :]:
-            self.remove(key)
+
+    def make_room(self, limit: int, needed: Collection[str]) -> None:
+        """Have those that are there take no more than this: the ones go that have served nobody for
+        longest. `needed`: removing these would free nothing, since machines hold their files."""
+        taken = {template.key: self.size(template) for template, _ in self.ls()}
+        for key in sorted(taken, key=self._last_used):
+            if sum(taken.values()) <= limit:
+                return
+            if key not in needed:
+                self.remove(key)
+                del taken[key]
 
     def _last_used(self, key: str) -> float:
         with suppress(OSError):
@@ -216,6 +223,15 @@ def file_digest(path: Path) -> str:
 def qemu_version() -> str:
     printed = programs.run([PROGRAM, "--version"], purpose="asking QEMU for its version")
     return printed.split("\n", 1)[0].removeprefix("QEMU emulator version ")
+
+
+def punch_holes(path: Path) -> None:
+    """Give back the blocks of a file that hold nothing but zeros. A guest has written to a good
+    part of its memory when it boots that is empty again once it has come up."""
+    command = ["fallocate", "--dig-holes", str(path)]
+    # Not every file system can; all else is the same.
+    with suppress(EncampError):
+        programs.run(command, purpose="making the template's memory sparse")
 
 
 def freeze_file(path: Path, user: tuple[int, int] | None) -> None:

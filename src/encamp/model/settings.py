@@ -27,6 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     copy on each host."""
     image_limit: int | None = None
     """Bytes that images may take on this host."""
+    template_limit: int | None = None
+    """Bytes that the templates of one account may take on this host."""
     signatures: Signatures = Signatures()
     volume_group: str | None = None
     """LVM's volume group for machines with storage `lvm`."""
