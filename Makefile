@@ -1,7 +1,7 @@
 # Encamp's two commands are `make run` and `make test`. Each installs what is missing first.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-slurm demo-gridengine test check bench docs clean
+.PHONY: help setup run demo-slurm demo-gridengine test lab-kvm lab-kvm-smoke check bench docs clean
 
 PYTHON := .venv/bin/python
 PYTEST_ARGUMENTS ?=
@@ -57,7 +57,18 @@ clean: ## remove what was built and installed here (machines and images are kept
 	@rm -rf .venv .cache dist docs/.reference.new
 	@find src tests bench -name __pycache__ -prune -exec rm -rf {} +
 
+# What concerns machines, as far as it is different under KVM.
+LAB_TESTS ?= tests/site/test_machines_suspended.py tests/site/test_machines_clones.py \
+	tests/site/test_templates.py tests/machines/test_accelerator.py
+
 ifeq ($(REACHABLE),yes)
+
+lab-kvm: lab-kvm-smoke ## the smoke and the tests about machines, where KVM works (half an hour, as root)
+	@tools/lab-kvm 'python -m pytest -o timeout=900 $(LAB_TESTS)'
+
+lab-kvm-smoke: ## try what KVM changes, in a machine that has it even if this host does not (as root)
+	@tools/setup test
+	@tools/lab-kvm tools/lab-kvm-smoke
 
 demo-slurm: ## run jobs of three environments in a private Slurm site (as root)
 	@tools/setup slurm
@@ -73,7 +84,7 @@ test: check ## check, then run all tests (some of them: make test PYTEST_ARGUMEN
 
 else
 
-demo-slurm demo-gridengine test:
+demo-slurm demo-gridengine test lab-kvm lab-kvm-smoke:
 	@tools/reachable $@
 
 endif

@@ -180,9 +180,10 @@ def _kept(home: Home) -> Verdict | None:
 
 
 def _keep(home: Home, verdict: Verdict) -> Verdict:
-    written = _file(home).with_suffix(f".{os.getpid()}")
-    written.write_bytes(msgspec.json.encode(verdict))
-    written.rename(_file(home))
+    with home.lock("verdict"):
+        written = _file(home).with_suffix(".new")
+        written.write_bytes(msgspec.json.encode(verdict))
+        written.rename(_file(home))
     return verdict
 
 
