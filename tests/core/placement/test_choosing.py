@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from encamp.core.actions import ClaimRoom, WriteRequest
+from encamp.model.errors import EncampError
 from encamp.model.job import MachineRequest
 from encamp.model.machine import State
 from encamp.model.policy import Policy
@@ -311,6 +312,15 @@ def test_a_host_of_which_the_rank_is_not_known_comes_last(rank: str) -> None:
     site.submit("large", rank=rank, count=3)
     (reason,) = [host for host in site.why("large").hosts if host.host == "a"]
     assert reason.sentence.startswith("ranks last: ")
+
+
+def test_hosts_that_meet_a_condition_come_first_if_the_rank_is_one() -> None:
+    site = Site()
+    for name in ("a", "b", "c"):
+        site.join(name, readings={"kvm": "works" if name == "b" else "not there"})
+    assert site.place("r", rank="host.kvm == 'works'") == "b"
+    with pytest.raises(EncampError, match="a number is needed here"):
+        site.core.placement.check(request("x", rank="host.kvm"))
 
 
 def test_a_rank_that_runs_long_costs_no_more_than_its_bound() -> None:

@@ -37,6 +37,17 @@ def placed_in_turn(site: Site, first: str = "first0") -> list[str]:
         site.run(running)
 
 
+def test_a_host_tells_what_is_left_of_its_disk() -> None:
+    site = Site()
+    site.join("node")
+    site.place("r", size=Size(1, GIB, 20 * GIB))
+    told = " ".join(site.core.placement.why_host("node", site.now).history)
+    assert "3 of 4 processors, 7 GiB of 8 GiB memory and 80 GiB of 100 GiB disk are left" in told
+    site.read("node", disk_free=0)
+    explained = site.core.placement.why_host("node", site.now)
+    assert explained.reason.sentence == "it has room, but none on its disk"
+
+
 def test_requests_of_one_owner_are_placed_in_the_order_they_came() -> None:
     site = full_site()
     for name in ("c", "a", "b"):

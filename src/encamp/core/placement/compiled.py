@@ -40,8 +40,16 @@ class Compiled:
         return Schema(kinds, whole.groups)
 
     def rank(self, text: str) -> Rank:
-        """Raises ExpressionError."""
-        return NAMED.get(text) or self.expression(text, Type.FLOAT)
+        """Raises ExpressionError. Hosts of which a condition is true come before the others."""
+        if text in NAMED:
+            return NAMED[text]
+        try:
+            return self.expression(text, Type.FLOAT)
+        except ExpressionError as error:
+            try:
+                return self.expression(text, Type.BOOL)
+            except ExpressionError:
+                raise error from None
 
     def rank_or_none(self, text: str) -> Rank:
         """A rank that makes no sense with what is known now is not known of any host."""

@@ -11,7 +11,7 @@ from encamp.core.placement.passing import Passing
 from encamp.core.placement.queue import Entry, Line
 from encamp.core.placement.ranks import value_of
 from encamp.core.placement.reasons import NEXT, sentence_of, words_for
-from encamp.core.placement.room import HostRoom
+from encamp.core.placement.room import UNBOUNDED, HostRoom
 from encamp.core.placement.verdicts import Verdict
 from encamp.core.placement.view import View
 from encamp.core.seen import seen_in_words
@@ -210,14 +210,15 @@ def _details(books: Books, view: View, room: HostRoom, verdict: Verdict, now: fl
 def explain_host(books: Books, passing: Passing, host: Host, now: float, owner: str) -> Explanation:
     """`owner`: who asks, and is told of everybody's affairs and their own; empty: of all."""
     room = books.room(host.name)
-    memory = format_bytes(max(room.room_memory, 0))
+    memory = f"{format_bytes(max(room.room_memory, 0))} of {format_bytes(room.memory)} memory"
+    disk = f"{format_bytes(max(room.room_disk, 0))} of {format_bytes(room.disk)} disk"
+    knows_disk = 0 < room.disk < UNBOUNDED
     count = len(room.standing)
     machines = "1 machine is" if count == 1 else f"{count} machines are"
     lines = [f"{machines} on it, {len(room.promises)} for requests"]
-    lines.append(
-        f"{room.room_cpus:g} of {room.cpus:g} processors and {memory} of"
-        f" {format_bytes(room.memory)} memory are left for machines"
-    )
+    left = f"{room.room_cpus:g} of {room.cpus:g} processors"
+    left += f", {memory} and {disk}" if knows_disk else f" and {memory}"
+    lines.append(f"{left} are left for machines")
     known = books.sparing.of_host(host.name)
     for (environment, whose), spared in sorted(known.items()):
         if owner and whose not in ("", owner):
@@ -243,6 +244,8 @@ def explain_host(books: Books, passing: Passing, host: Host, now: float, owner: 
         cause, sentence = Cause.LEFT_ALONE, "environments keep failing there"
     elif room.room_cpus < 1 or room.room_memory <= 0:
         cause, sentence = Cause.NO_ROOM, "it is full"
+    elif knows_disk and room.room_disk <= 0:
+        cause, sentence = Cause.NONE, "it has room, but none on its disk"
     else:
         cause, sentence = Cause.NONE, "it has room"
     return Explanation(

@@ -1,5 +1,6 @@
 """Ranks: what hosts are sorted by. A few are shipped, by name; any numeric expression about a host
-is one too. The higher, the better; a host of which a rank is not known comes after all others.
+is one too, and so is a condition. The higher, the better; a host of which a rank is not known comes
+after all others.
 """
 
 from __future__ import annotations
@@ -137,6 +138,6 @@ def value_of(
     found = Evaluator.value_for(rank, thing, frame)
     if type(found) is float:
         return found if found == found else Unknown("it is no number")
-    if type(found) is int:
-        return found
+    if isinstance(found, int):
+        return int(found)
     return found if isinstance(found, Unknown) else Unknown("it is no number")
