@@ -116,7 +116,8 @@ BATCH_FILE = Record(
         ),
         "environments": Attribute(
             ListOf(Word("an environment's name", pattern=ENVIRONMENT)),
-            "those that jobs may name; others are refused when they are submitted; all by default",
+            "those that jobs may name; others are refused when they are submitted; all that are"
+            " described by default",
         ),
         "features": Attribute(
             Truth(), "Slurm: does -C NAME name one of these environments, too?", "false"

@@ -150,8 +150,19 @@ def test_job_waits_for_an_agent_that_is_not_there(camp: Camp, alice: Person) -> 
     assert camp.output(alice, id).startswith("mini-")
 
 
-def test_job_for_an_environment_that_is_not_there_is_held(camp: Camp, alice: Person) -> None:
-    id = camp.submit(alice, "-l", "env=nosuch", script="echo never\n")
+def test_job_for_an_environment_that_is_not_there_is_refused_or_held(
+    camp: Camp, alice: Person
+) -> None:
+    command = ["qsub", "-l", "env=nosuch", "-b", "y", "/bin/true"]
+    refused = camp.site.run_as(alice.name, command, check=False)
+    assert "There is no environment 'nosuch' here." in refused.stdout + refused.stderr
+    # The master does not know which there are: the host finds out.
+    described = camp.root / "etc" / "environments.yaml"
+    away = described.rename(described.with_name("away"))
+    try:
+        id = camp.submit(alice, "-l", "env=nosuch", script="echo never\n")
+    finally:
+        away.rename(described)
     camp.wait_for_state(id, "Eqw")
     shown = camp.site.run_as(alice.name, ["qstat", "-j", id]).stdout
     assert "encamp=Encamp: There is no environment nosuch.," in shown

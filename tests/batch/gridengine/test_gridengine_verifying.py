@@ -16,6 +16,7 @@ from tests.batch.gridengine.camping import Camp, Person
 from tests.conftest import ROOT
 
 JSV = ROOT / "src" / "encamp" / "batch" / "gridengine" / "jsv.bash"
+SHIPPED = ROOT / "src" / "encamp" / "describe" / "environments.yaml"
 SITES_OWN = """#!/bin/bash
 while IFS= read -r line; do
     echo "$line" >>{log}
@@ -227,6 +228,65 @@ def test_rule_about_a_queue_is_left_to_the_host_until_the_queue_is_known(verify:
     assert verify(q_hard="long.q,short.q") == unknown
     assert verify(q_hard="long.q@node1")[0] == told("old")
     assert verify(q_hard="short.q")[0] == told("mini")
+
+
+DESCRIBED = """\
+# Environments of this site.
+---
+tools:  # mini and more
+  extends: mini
+other: {extends: tools}
+
+late:
+  summary: |
+    Lines inside:
+    are no names: of environments
+"""
+
+
+@pytest.fixture
+def described(tmp_path: Path) -> Path:
+    return tmp_path / "environments.yaml"
+
+
+@pytest.fixture
+def unlisted(tmp_path: Path, described: Path) -> Iterator[Verifier]:
+    """Of a site whose batch.yaml does not list environments."""
+    verifier = Verifier(tmp_path, f"=descriptions\t{SHIPPED}\t{described}\n=nodes\tbig\n")
+    yield verifier
+    assert verifier.end() == 0
+
+
+def test_environment_that_nobody_describes_is_refused(unlisted: Verifier, described: Path) -> None:
+    described.write_text(DESCRIBED)
+    for name in ("tools", "other", "late", "mini", "big"):
+        assert unlisted(l_hard=f"env={name}")[-1] == CORRECT
+    [said] = unlisted(l_hard="env=nosuch")
+    assert "REJECT There is no environment 'nosuch' here. There are: mini, debian12, " in said
+    # A change counts at once.
+    described.write_text(f"{DESCRIBED}nosuch: {{extends: mini}}")
+    assert unlisted(l_hard="env=nosuch")[-1] == CORRECT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "  indented:\n    extends: mini\n",
+        '"quoted": {extends: mini}\n',
+        "{braces: {extends: mini}}\n",
+        "[ini]\nextends = mini\n",
+        "plain:\n  extends: mini\n? asked\n: {extends: mini}\n",
+    ],
+)
+def test_host_decides_where_it_is_not_certain_what_is_described(
+    unlisted: Verifier, described: Path, text: str | None
+) -> None:
+    if text is None:
+        described.mkdir()
+    else:
+        described.write_text(text)
+    assert unlisted(l_hard="env=nosuch")[-1] == CORRECT
 
 
 HOSTILE = [

@@ -102,6 +102,9 @@ def test_jobs_that_name_an_environment_get_the_variable_until_it_is_undone(site:
     assert "node2" in site.qconf("-ss").stdout.split()
     assert "ENCAMP_ENVIRONMENT=mini" in site.variables_of("-l", "env=mini")
     assert "ENCAMP_ENVIRONMENT=mini" not in site.variables_of()
+    command = ["qsub", "-h", "-l", "env=maxi", "-b", "y", "/bin/true"]
+    refused = site.gridengine.run_as("nobody", command, directory="/tmp", check=False)
+    assert "There is no environment 'maxi' here." in refused.stdout + refused.stderr
     assert site.install().startswith("Nothing to change")
     # Hosts that are closed at the time are opened, since nobody would do so afterwards.
     site.qconf("-mattr", "queue", "calendar", "encamp", "main.q@node1")

@@ -174,8 +174,8 @@ def test_rules_are_written_for_slurm() -> None:
         bait_feature="encamp",
     )
     first = 'environment = "mini", queue = "long", user = "alice", group = "cms"'
-    numbers = {"uid": {"alice": 7}.get, "gid": {"cms": 8}.get}
-    text = slurm_rules(settings, "/x", spank=True, nodes=("big",), **numbers)
+    uid, gid = {"alice": 7}.get, {"cms": 8}.get
+    text = slurm_rules(settings, "/x", spank=True, nodes=("big",), uid=uid, gid=gid)
     assert text.splitlines()[1:] == [
         "return {",
         '   system = "slurm",',

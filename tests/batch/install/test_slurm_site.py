@@ -145,6 +145,9 @@ def test_jobs_that_name_an_environment_get_the_starter_until_it_is_undone(site: 
     assert os.access(starter, os.X_OK)
     assert site.submitted("--comment=env:mini") == f"#!{starter} slurm:mini\n{PLAIN}"
     assert site.submitted() == PLAIN, "a job that names none is left alone"
+    assert (
+        "There is no environment 'maxi' on this site." in site.submit("--comment=env:maxi").stderr
+    )
     site.uninstall()
     assert site.submitted("--comment=env:mini") == PLAIN
     assert site.snapshot() == before
@@ -175,6 +178,19 @@ def test_environments_that_are_not_listed_are_refused_when_a_job_is_submitted(si
     assert site.submitted("--comment=env:mini").startswith("#!")
     site.uninstall()
     assert settings.exists(), "what was there before stays"
+
+
+def test_environments_that_are_described_later_are_known_at_once(site: Site) -> None:
+    site.install()
+    described = site.configuration / "environments.yaml"
+    assert site.submit("--comment=env:maxi").returncode != 0
+    described.write_text("maxi: {extends: mini}\n")
+    assert site.submitted("--comment=env:maxi").startswith("#!")
+    described.unlink()
+    assert site.submitted("--comment=env:micro").startswith("#!"), "nobody knows here"
+    described.write_text("maxi: {extends: mini}\n")
+    site.uninstall()
+    assert described.exists(), "what an administrator has written stays"
 
 
 @pytest.mark.parametrize("place", ["", "../run/submit.lua"], ids=["a file", "a link"])

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.site, root_only]
 
 TEMPLATE = files("encamp.batch.slurm").joinpath("job_submit.lua").read_text()
 JOB = '#!/bin/bash\n#SBATCH -J named\necho "ran $0 with $*"\n'
+SHIPPED = files("encamp.describe").joinpath("environments.yaml")
 PLUGIN = files("encamp.batch").joinpath("encamp_spank.so")
 STARTER = '#!/bin/sh\necho "started as $1"\nscript=$2\nshift 2\ntail -n +2 $script | sh -s "$@"\n'
 """Stands in for the real one: says what it was called with, and runs the rest of the script."""
@@ -53,13 +54,25 @@ def configure(
     site: str = "",
     spank: bool = False,
     nodes: Sequence[str] = (),
+    described: str | None = None,
     **settings: object,
 ) -> None:
-    """What 'encamp batch install' leaves beside slurm.conf."""
+    """What 'encamp batch install' leaves beside slurm.conf. `described`: what stands in the file
+    that describes environments, if there is one."""
     etc = cluster.site.conf.parent
     made = BatchSettings(system="slurm", **settings)  # type: ignore[arg-type]
+    descriptions = etc / "environments.yaml"
+    descriptions.unlink(missing_ok=True)
+    if described is not None:
+        descriptions.write_text(described)
     (etc / "encamp_rules.lua").write_text(
-        rules_text(made, str(cluster.place / "starter"), spank=spank, nodes=nodes)
+        rules_text(
+            made,
+            str(cluster.place / "starter"),
+            spank=spank,
+            nodes=nodes,
+            descriptions=[str(SHIPPED), str(descriptions)],
+        )
     )
     script = TEMPLATE.replace("@ENCAMP_RULES@", str(etc / "encamp_rules.lua"))
     if site:
@@ -141,6 +154,58 @@ def test_an_unknown_environment_is_refused_if_the_site_lists_them(
         "sbatch", "--comment=env:other", "job", user=user
     )
     assert cluster.submit("--comment=env:mini", "job")
+
+
+DESCRIBED = """\
+# Environments of this site.
+---
+tools:  # mini and more
+  extends: mini
+other: {extends: tools}
+
+late:
+  summary: |
+    Lines inside:
+    are no names: of environments
+"""
+
+
+def test_an_environment_that_nobody_describes_is_refused(cluster: Cluster, user: User) -> None:
+    configure(cluster, described=DESCRIBED, spank=True)
+    known = ("tools", "other", "late", "mini")
+    for name in known:
+        assert script_of(cluster, cluster.submit("--hold", f"--comment=env:{name}", "job")) != JOB
+    for command in ("sbatch", "srun", "salloc"):
+        said = cluster.refused(command, "--comment=env:nosuch", "job", user=user)
+        assert "There is no environment 'nosuch' on this site." in said
+        assert "There are: debian11, debian12, debian13, " in said
+    # A change counts at once.
+    configure(cluster, described=f"{DESCRIBED}nosuch: {{extends: mini}}\n", spank=True)
+    assert cluster.submit("--hold", "--comment=env:nosuch", "job")
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        None,
+        "  indented:\n    extends: mini\n",
+        '"quoted": {extends: mini}\n',
+        "{braces: {extends: mini}}\n",
+        "[ini]\nextends = mini\n",
+        "plain:\n  extends: mini\n? asked\n: {extends: mini}\n",
+    ],
+)
+def test_where_it_is_not_certain_what_is_described_the_host_decides(
+    cluster: Cluster, user: User, described: str | None
+) -> None:
+    configure(cluster, described=described)
+    assert script_of(cluster, cluster.submit("--hold", "--comment=env:nosuch", "job")) != JOB
+
+
+def test_what_a_rule_gives_is_refused_only_by_a_list(cluster: Cluster, user: User) -> None:
+    """A description that is missing on this host alone does not stop all jobs of the site."""
+    configure(cluster, described="", rules=(Rule(environment="nosuch"),))
+    assert script_of(cluster, cluster.submit("--hold", "job")) != JOB
 
 
 def test_two_different_names_are_refused(cluster: Cluster, user: User) -> None:

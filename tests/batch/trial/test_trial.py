@@ -135,6 +135,12 @@ def test_interactive_jobs_and_steps_are_in_machines(site: Trial) -> None:
     assert re.search(r"^mini-", typed(site, waited), re.MULTILINE)
 
 
+def test_environment_that_nobody_describes_is_refused_at_once(site: Trial) -> None:
+    with pytest.raises(EncampError) as raised:
+        site.submit("nosuch", ["true"])
+    assert "There is no environment 'nosuch'" in f"{raised.value.hint}{raised.value.detail}"
+
+
 def test_jobs_that_cannot_be_run_are_told(site: Trial) -> None:
     """Which environments there are is not known here when jobs are submitted."""
     descriptions = site.settings / "environments.yaml"

@@ -9,6 +9,7 @@ set -f +B
 rules='@ENCAMP_RULES@'
 site_jsv='@ENCAMP_SITE_JSV@'
 name_pattern='^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'
+description_pattern='^([A-Za-z0-9][A-Za-z0-9._-]*)[[:space:]]*:([[:space:]]|$)'
 anywhere=any   # What hosts offer that make machines. Jobs go where another name is offered than theirs.
 for_nodes=encamp_node   # What a job must ask for to be sent to a worker node, by its environment.
 
@@ -82,9 +83,35 @@ list_of() {
     return 1
 }
 
+# The environments that the site describes, in $value: lines of YAML begin with their names. Fails if
+# a file is not there, or is written in another way, so that some could be missed.
+described() {
+    local files file line begun names=
+    list_of descriptions || return 1
+    files=$value
+    while [[ -n $files ]]; do
+        file=${files%%, *}
+        files=${files#"$file"}
+        files=${files#, }
+        [[ -f $file && -r $file ]] || return 1
+        begun=
+        while IFS= read -r line || [[ -n $line ]]; do
+            line=${line%$'\r'}
+            if [[ $line =~ $description_pattern ]]; then
+                begun=yes
+                names+=${names:+, }${BASH_REMATCH[1]}
+            elif [[ ! $line =~ ^[[:space:]]*(#|$) && $line != --- ]]; then
+                [[ -n $begun && $line == [[:space:]]* ]] || return 1
+            fi
+        done < "$file" || return 1
+    done
+    value=$names
+    [[ -n $names ]]
+} 2> /dev/null
+
 # Fails for an environment that the site does not let jobs name; what it does is in $value.
 offered() {
-    list_of environments || return 0
+    list_of environments || described || return 0
     [[ ", $value," == *", $1,"* ]]
 }
 

@@ -15,7 +15,14 @@ from encamp.batch.install.gridengine_queues import STARTER_METHOD, not_offered, 
 from encamp.batch.install.gridengine_rules import rules_text
 from encamp.batch.install.lines import Look
 from encamp.batch.install.masters import left_to_shadows, refuse_unseen
-from encamp.batch.install.wanted import directories, own_file, settings_of, shipped
+from encamp.batch.install.wanted import (
+    directories,
+    first_descriptions,
+    own_file,
+    same_descriptions,
+    settings_of,
+    shipped,
+)
 from encamp.model.errors import Code, EncampError
 
 COMPLEXES = ("env env RESTRING != YES NO NONE 0", "bait bait RESTRING == NO NO NONE 0")
@@ -59,7 +66,9 @@ def plan(
             refuse_unseen(found.masters, wanted.prefix)
         rules = f"{wanted.prefix}/{RULES}"
         verifier, own = _verifier(wanted, found, former)
-        files += own_file(rules, rules_text(settings, wanted.nodes).encode(), look)
+        text = rules_text(settings, wanted.nodes, wanted.descriptions)
+        files += first_descriptions(wanted, settings, look)
+        files += own_file(rules, text.encode(), look)
         script = jsv_text(rules, own)
         files += own_file(f"{wanted.prefix}/{JSV}", script, look, mode=0o755, watched=True)
         changes += [*_complexes(wanted, found), *_calendar(wanted, found)]
@@ -204,6 +213,7 @@ def _left(wanted: GridEngineWanted, found: Cell | None) -> list[str]:
     files = [f"{wanted.prefix}/{name}" for name in (JSV, RULES)]
     return [
         agent,
+        same_descriptions(wanted),
         *([] if wanted.shared else left_to_shadows(found.masters, files)),
         "Nothing has to be started anew: Grid Engine takes its changes over at once.",
         "Jobs that were submitted before, and name no environment, run as they would have.",

@@ -11,17 +11,24 @@ COLUMNS = "# environment\tqueue\tproject\tuser\tgroup"
 ANY, LEFT_ALONE = "-", "none"
 ALLOWED = "=environments"
 """Begins the line with those that jobs may name."""
+DESCRIPTIONS = "=descriptions"
+"""Begins the line with the files that describe the environments, where none are listed."""
 NODES = "=nodes"
 """Begins the line with those whose machines are worker nodes."""
 
 
-def rules_text(settings: BatchSettings, nodes: Iterable[str] = ()) -> str:
-    """`nodes`: environments whose machines are worker nodes."""
+def rules_text(
+    settings: BatchSettings, nodes: Iterable[str] = (), descriptions: Iterable[str] = ()
+) -> str:
+    """`nodes`: environments whose machines are worker nodes. `descriptions`: files that describe
+    the environments, where batch.yaml does not list those that jobs may name."""
     lines = [HEAD, COLUMNS]
     if nodes:
         lines.append("\t".join([NODES, *nodes]))
     if settings.environments:
         lines.append("\t".join([ALLOWED, *settings.environments]))
+    elif descriptions:
+        lines.append("\t".join([DESCRIPTIONS, *descriptions]))
     for rule in settings.rules:
         words = (rule.queue, rule.account, rule.user, rule.group)
         lines.append("\t".join([rule.environment or LEFT_ALONE, *(word or ANY for word in words)]))

@@ -12,8 +12,10 @@ from encamp.batch.install.wanted import (
     PREFIX,
     Wanted,
     directories,
+    first_descriptions,
     is_ours,
     own_file,
+    same_descriptions,
     settings_of,
     shipped,
 )
@@ -67,7 +69,14 @@ def plan(wanted: SlurmWanted, look: Look, former: Installed | None = None) -> Pl
     if not wanted.node:
         rules = f"{wanted.directory}/{RULES}"
         spank = wanted.spank or _is_plugged(wanted, look)
-        text = rules_text(settings, wanted.starter, spank=spank, nodes=wanted.nodes)
+        text = rules_text(
+            settings,
+            wanted.starter,
+            spank=spank,
+            nodes=wanted.nodes,
+            descriptions=wanted.descriptions,
+        )
+        files += first_descriptions(wanted, settings, look)
         files += own_file(rules, text.encode(), look)
         files += _script(wanted, look, former)
         changes += _plugin(wanted, look)
@@ -167,6 +176,7 @@ def _left(wanted: SlurmWanted, bait_feature: str) -> list[str]:
     told = [
         again,
         f"Where nodes have a slurm.conf of their own, it has to be the same as {wanted.conf}.",
+        same_descriptions(wanted),
         f"On every node, as root: {node} puts the starter and batch.yaml there; and {agent}.",
     ]
     if bait_feature:

@@ -18,13 +18,16 @@ def rules_text(
     *,
     spank: bool = False,
     nodes: Iterable[str] = (),
+    descriptions: Iterable[str] = (),
     uid: Number = uid_of,
     gid: Number = gid_of,
 ) -> str:
     """`spank`: is the option --vmenv there, so that interactive jobs can have machines, too?
-    `nodes`: environments whose machines are worker nodes."""
+    `nodes`: environments whose machines are worker nodes. `descriptions`: files that describe
+    the environments, where batch.yaml does not list those that jobs may name."""
     allowed = [f"{_key(name)} = true" for name in settings.environments]
     enrolled = [f"{_key(name)} = true" for name in nodes]
+    files = ", ".join(_escaped(path) for path in descriptions)
     lines = [
         HEAD,
         "return {",
@@ -38,6 +41,7 @@ def rules_text(
             else []
         ),
         *([f"   environments = {{ {', '.join(allowed)} }},"] if allowed else []),
+        *([f"   descriptions = {{ {files} }},"] if files and not allowed else []),
         *([f"   nodes = {{ {', '.join(enrolled)} }},"] if enrolled else []),
         "   rules = {",
         *(f"      {_rule(rule, uid, gid)}," for rule in settings.rules),
@@ -74,3 +78,9 @@ def _quoted(text: str) -> str:
     assert "\\" not in text
     assert "\n" not in text
     return f'"{text}"'
+
+
+def _escaped(path: str) -> str:
+    for mark, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
+        path = path.replace(mark, written)
+    return f'"{path}"'

@@ -10,6 +10,7 @@ import msgspec
 from encamp.batch.install.changes import Change, Directory, File, Installed, digest
 from encamp.batch.install.lines import Look
 from encamp.describe.batch_file import BATCH, read_batch_settings
+from encamp.describe.places import ENVIRONMENTS, shipped_environments
 from encamp.describe.sources import Level, Source
 from encamp.model.batch import BatchSettings
 from encamp.model.errors import Code, EncampError
@@ -45,6 +46,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def starter(self) -> str:
         return f"{self.prefix}/{STARTER}"
+
+    @property
+    def descriptions(self) -> tuple[str, ...]:
+        """The files that describe the site's environments. What is read from them when a job is
+        submitted tells which names are known."""
+        return (shipped_environments().path, f"{self.configuration}/{ENVIRONMENTS}")
 
 
 def check_prefix(prefix: str) -> None:
@@ -98,6 +105,29 @@ def settings_of(wanted: Wanted, look: Look) -> tuple[BatchSettings, File | None]
     return settings, made
 
 
+FIRST_DESCRIPTIONS = b"""\
+# The environments of this site, the same file on every host: docs/environments.md.
+# A job that names one which is neither described here nor shipped ('encamp env ls') is refused when
+# it is submitted. Without this file, the host that the job comes to finds that out.
+"""
+
+
+def first_descriptions(wanted: Wanted, settings: BatchSettings, look: Look) -> list[File]:
+    """The file that makes known which environments there are, where nothing else does."""
+    path = wanted.descriptions[-1]
+    if settings.environments or look(path) is not None:
+        return []
+    return [File(path=path, after=FIRST_DESCRIPTIONS, begun=True)]
+
+
+def same_descriptions(wanted: Wanted) -> str:
+    return (
+        f"{wanted.descriptions[-1]} has to be the same on every host: jobs that name an environment"
+        " which it does not describe, and which is not shipped, are refused when they are"
+        " submitted."
+    )
+
+
 def first_settings(wanted: Wanted) -> bytes:
     lines = [
         "# How the hosts of this site work with their batch system; the same file on each of them.",
@@ -109,6 +139,8 @@ def first_settings(wanted: Wanted) -> bytes:
     lines += [
         "# Directories that jobs find in their machines as they are on the host:",
         "# shares: [/home, /scratch]",
+        "# Environments that jobs may name, if not all that environments.yaml describes:",
+        "# environments: [debian12]",
         "# Environments for jobs that name none; the first that fits decides:",
         "# rules:",
         "#   - { queue: long, environment: debian12 }",

@@ -19,6 +19,7 @@ local LONGEST_LINE = 127 -- what the kernel reads of a script's first line
 local NAME = "^[%w][%w%._-]*$"
 local LONGEST_NAME = 64
 local LEFT_ALONE = "none"
+local MOST_SHOWN = 20
 
 local function text_of(path)
    local file = io.open(path, "rb")
@@ -95,6 +96,45 @@ local function in_comment(comment)
       end
    end
    return found
+end
+
+-- The environments that a file describes: lines of YAML begin with their names. None, if there is no
+-- such file, or if it is written in another way, so that some could be missed.
+local function described_in(path)
+   local text = text_of(path)
+   if text == nil then return nil end
+   local names = {}
+   for line in string.gmatch(text, "[^\r\n]+") do
+      local name = string.match(line .. " ", "^([%w][%w%._-]*)%s*:%s")
+      if name then
+         names[name] = true
+      elseif not (string.find(line, "^%s*#") or string.find(line, "^%s*$") or line == "---"
+         or (next(names) and string.find(line, "^%s"))) then
+         return nil
+      end
+   end
+   return names
+end
+
+-- Those that jobs may name. None: nobody knows here, and the host decides.
+local function known_environments(rules)
+   if rules.environments then return rules.environments end
+   local known = {}
+   for _, path in ipairs(rules.descriptions or {}) do
+      local names = described_in(path)
+      if names == nil then return nil end
+      for name in pairs(names) do known[name] = true end
+   end
+   return next(known) and known or nil
+end
+
+local function refuse_unknown(name, known)
+   local names = {}
+   for one in pairs(known) do names[#names + 1] = one end
+   table.sort(names)
+   local more = #names > MOST_SHOWN and ", ..." or "."
+   refuse("There is no environment '%s' on this site. There are: %s", name,
+      table.concat(names, ", ", 1, math.min(#names, MOST_SHOWN)) .. more)
 end
 
 local function has_nodes(name, rules)
@@ -263,6 +303,12 @@ local function submit(job, partitions, uid)
    end
    local named = one_of(names)
    if named and by_nodes and named ~= LEFT_ALONE then one_of({ by_nodes, named }) end
+   local known = known_environments(rules)
+   for _, one in pairs({ named or false, by_option or false }) do
+      if known and one and one ~= LEFT_ALONE and not known[one] and not has_nodes(one, rules) then
+         refuse_unknown(one, known)
+      end
+   end
    local name = named
    if not named and not by_nodes then
       name = by_rules(job, partitions, uid, rules)
@@ -283,7 +329,7 @@ local function submit(job, partitions, uid)
       return note(job, name)
    end
    if rules.environments and not rules.environments[name] then
-      refuse("There is no environment '%s' on this site.", name)
+      refuse_unknown(name, rules.environments) -- It is a rule's.
    end
    if not given(job.script) then
       if rules.spank or is_component(job) then

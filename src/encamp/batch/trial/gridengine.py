@@ -15,7 +15,7 @@ from encamp.batch.trial.site import Node, Trial, Try
 class GridEngineTrial(Trial):
     system = "gridengine"
     own_tries = (
-        Try("echo 'uname -a; id' | qsub -cwd -l env=tools", "a job in a machine"),
+        Try("echo 'uname -a; id' | qsub -cwd -l env=mini", "a job in a machine"),
         Try("qrsh -cwd -l env=mini uname -n", "a command in one"),
         Try("qstat", "the jobs that wait or run"),
         Try("qacct -j 1", "what Grid Engine itself has written down of a job that is over"),

@@ -19,7 +19,7 @@ HELD = re.compile(r"held", re.IGNORECASE)
 class SlurmTrial(Trial):
     system = "slurm"
     own_tries = (
-        Try("sbatch --comment env:tools --wrap 'uname -a; id'", "a job in a machine"),
+        Try("sbatch --comment env:mini --wrap 'uname -a; id'", "a job in a machine"),
         *([Try("srun --vmenv=mini uname -n", "a step in one")] if SPANK.exists() else []),
         Try("squeue", "the jobs that wait or run"),
     )
