@@ -208,6 +208,46 @@ def test_what_a_rule_gives_is_refused_only_by_a_list(cluster: Cluster, user: Use
     assert script_of(cluster, cluster.submit("--hold", "job")) != JOB
 
 
+@pytest.mark.parametrize(
+    "comment", ["ENV:mini", "env=mini", "Env = mini", "environment:mini", "ENV=none"]
+)
+def test_a_comment_that_nearly_names_an_environment_is_refused(
+    cluster: Cluster, user: User, comment: str
+) -> None:
+    configure(cluster, described="")
+    said = cluster.refused("sbatch", f"--comment={comment}", "job", user=user)
+    assert f"The comment '{comment}' names no environment" in said
+    assert f"--comment=env:{comment[-4:]}" in said
+
+
+@pytest.mark.parametrize("comment", ["env: mini", "env : mini", "env: nosuch"])
+def test_so_is_one_with_blanks_whatever_is_known(
+    cluster: Cluster, user: User, comment: str
+) -> None:
+    said = cluster.refused("sbatch", f"--comment={comment}", "job", user=user)
+    assert f"The comment '{comment}' names no environment" in said
+
+
+def test_one_that_may_mean_something_else_is_only_remarked(cluster: Cluster, user: User) -> None:
+    for described in (None, ""):
+        configure(cluster, described=described)
+        words = ("sbatch", "--hold", "--comment=env=production", "job")
+        done = cluster.site.run(words, user=(user.uid, user.gid), directory=user.directory)
+        assert "The comment 'env=production' names no environment" in done.stderr
+        assert "--comment=env:production" in done.stderr
+
+
+def test_sentences_that_merely_contain_such_words_are_left_alone(
+    cluster: Cluster, user: User
+) -> None:
+    configure(cluster, described="")
+    for comment in ("with env=mini as before", "ENV:mini was slow", "see env: mini", "a, env=mini"):
+        words = ("sbatch", "--parsable", "--hold", f"--comment={comment}", "job")
+        done = cluster.site.run(words, user=(user.uid, user.gid), directory=user.directory)
+        assert done.stderr == ""
+        assert script_of(cluster, done.stdout.strip()) == JOB
+
+
 def test_two_different_names_are_refused(cluster: Cluster, user: User) -> None:
     for comment in ("env:mini env:debian12", "env:mini,env:other"):
         said = cluster.refused("sbatch", f"--comment={comment}", "job", user=user)

@@ -87,7 +87,7 @@ end
 local function in_comment(comment)
    local found
    for word in string.gmatch(comment or "", "[^%s,;]+") do
-      if string.sub(word, 1, 4) == "env:" then
+      if string.sub(word, 1, 4) == "env:" and (#word > 4 or comment == word) then
          local name = checked(string.sub(word, 5), "--comment")
          if found and found ~= name then
             refuse("The comment names two environments, '%s' and '%s'.", found, name)
@@ -135,6 +135,20 @@ local function refuse_unknown(name, known)
    local more = #names > MOST_SHOWN and ", ..." or "."
    refuse("There is no environment '%s' on this site. There are: %s", name,
       table.concat(names, ", ", 1, math.min(#names, MOST_SHOWN)) .. more)
+end
+
+-- A comment that is nothing but env:NAME in another spelling was meant as that; unless it may be a
+-- note of somebody else's, such as env=production.
+local function check_spelling(comment, known)
+   local word, sign, name = string.match(comment or "", "^%s*(%a+)%s*([:=])%s*(%S*)%s*$")
+   local meant = word and string.lower(word)
+   if (meant ~= "env" and meant ~= "environment") or not string.find(name, NAME) then return end
+   local sentence = string.format("The comment '%s' names no environment: to name one, write "
+      .. "--comment=env:%s, with small letters, a colon and no blanks.", comment, name)
+   if word .. sign == "env:" or name == LEFT_ALONE or (known and known[name]) then
+      refuse("%s", sentence)
+   end
+   slurm.log_user("%s", "encamp: " .. sentence)
 end
 
 local function has_nodes(name, rules)
@@ -304,6 +318,7 @@ local function submit(job, partitions, uid)
    local named = one_of(names)
    if named and by_nodes and named ~= LEFT_ALONE then one_of({ by_nodes, named }) end
    local known = known_environments(rules)
+   if not named and not by_option then check_spelling(job.comment, known) end
    for _, one in pairs({ named or false, by_option or false }) do
       if known and one and one ~= LEFT_ALONE and not known[one] and not has_nodes(one, rules) then
          refuse_unknown(one, known)
