@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,9 +16,10 @@ import pytest
 from encamp.manager.api import connection, entry
 from encamp.manager.api.failures import REASONS, STATUSES, failure
 from encamp.model.errors import Code, EncampError
+from encamp.model.event import EventKind
 from encamp.model.problem import Problem
 from encamp.model.token import Scope
-from tests.manager.api.calling import Calling
+from tests.manager.api.calling import Calling, operations
 
 
 def test_every_code_has_a_status_and_comes_back_as_it_was() -> None:
@@ -101,6 +104,49 @@ async def test_what_makes_no_sense_is_refused(calls: Calling) -> None:
         assert "Traceback" not in answer.text
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/msgpack", "text/plain"])
+async def test_bodies_of_whatever_bytes_are_understood_or_refused_at_every_address(
+    calls: Calling, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    caller = await calls.caller("root", Scope.ADMINISTER)
+    chance = random.Random(7)
+    bodies = [
+        b'{"environment":"\xff\xfe"}',
+        b'{"\xff":1}',
+        b'"\xed\xa0\x80"',
+        b"\x00" * 9,
+        *(chance.randbytes(chance.randrange(1, 40)) for _ in range(20)),
+    ]
+    taking = [(method, path) for method, path in operations().values() if method != "GET"]
+    for method, path in taking:
+        for body in bodies:
+            place = re.sub(r"{[^}]*}", "none", path)
+            headers = {"Content-Type": kind}
+            answer = await caller.request(method, place, content=body, headers=headers)
+            assert answer.status_code < 500, (method, place, body, answer.text)
+            if answer.status_code >= 400:
+                assert msgspec.json.decode(answer.content, type=Problem).sentence.endswith(".")
+    assert not caplog.records
+
+
+async def test_body_that_says_in_two_ways_how_long_it_is_ends_the_connection(
+    calls: Calling,
+) -> None:
+    secret = await calls.secret()
+    host, port = calls.server.address.removeprefix("http://").split(":")
+    head = f"POST /v1/requests HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
+    lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    hidden = "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"{head}{lengths}0\r\n\r\n{hidden}".encode())
+    async with asyncio.timeout(20):
+        heard = await reader.read()
+    assert heard.startswith(b"HTTP/1.1 400")
+    assert heard.count(b"HTTP/1.1") == 1
+    assert b"Transfer-Encoding" in heard
+    writer.close()
+
+
 async def test_body_without_a_length_is_bounded_too(calls: Calling) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
@@ -150,18 +196,53 @@ async def test_slow_callers_are_not_waited_for(
         writer.close()
 
 
-async def test_one_address_does_not_take_all_places(
+async def test_half_sent_calls_take_no_place_from_whole_ones_of_the_same_address(
     calls: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "MOST_OF_ONE", 3)
     host, port = calls.server.address.removeprefix("http://").split(":")
-    opened = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-    reader, writer = await asyncio.open_connection(host, int(port))
-    with contextlib.suppress(ConnectionResetError):
+    caller = await calls.caller()
+    async with caller.stream("GET", "/v1/events/stream") as under_way:
+        assert under_way.is_success
+        half = []
+        for _ in range(8):
+            half.append(await asyncio.open_connection(host, int(port)))
+            half[-1][1].write(b"GET /v1/sta")
+            await half[-1][1].drain()
+        # The oldest made room for the newest.
+        for reader, _ in half[:6]:
+            with contextlib.suppress(ConnectionResetError):
+                async with asyncio.timeout(20):
+                    assert await reader.read() == b""
+        assert (await (await calls.caller()).get("/v1/status")).is_success
+        calls.manager.recorder.event(EventKind.HOST_TROUBLE, "It is still told.")
         async with asyncio.timeout(20):
-            assert await reader.read() == b""
-    for _, one in (*opened, (reader, writer)):
-        one.close()
+            lines = under_way.aiter_lines()
+            while "It is still told." not in await anext(lines):
+                pass
+    for _, writer in half:
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):
+            await writer.wait_closed()
+
+
+async def test_one_address_does_not_take_all_places(
+    calls: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MOST_OF_ONE", 2)
+    host, port = calls.server.address.removeprefix("http://").split(":")
+    caller = await calls.caller()
+    async with (
+        caller.stream("GET", "/v1/events/stream") as one,
+        caller.stream("GET", "/v1/events/stream") as other,
+    ):
+        assert one.is_success
+        assert other.is_success
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(20):
+                assert await reader.read() == b""
+        writer.close()
     async with asyncio.timeout(20):
         while calls.server._port._server.server_state.connections:
             await asyncio.sleep(0.005)

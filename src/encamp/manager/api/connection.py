@@ -4,6 +4,7 @@ an answer has to be read."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from typing import Any
@@ -35,30 +36,38 @@ KEEPING_ALIVE = (
 
 
 class Listener(socket.socket):
-    """Takes in no more of one address than there are places for, before anything is said: each that
-    does not get on with TLS costs memory until it is given up."""
+    """Keeps no more of one address than there are places for, before anything is said: each that
+    does not get on with TLS costs memory until it is given up. The oldest make room for the newest:
+    behind a proxy, and on the host itself, everybody has the same address."""
 
     def __init__(self, family: socket.AddressFamily) -> None:
         # Only of a connection that is said to be TCP's does asyncio not have small pieces wait.
         super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._arriving: dict[Address, tuple[float, str]] = {}
+        self._arriving: dict[Address, tuple[float, str, socket.socket]] = {}
         """Since when, and from where; the oldest first."""
 
     def accept(self) -> tuple[socket.socket, Address]:
         connection, address = super().accept()
         now = time.monotonic()
         while self._arriving:
-            first, (since, _) = next(iter(self._arriving.items()))
+            first, (since, _, _) = next(iter(self._arriving.items()))
             if now - since < ARRIVING:
                 break
             del self._arriving[first]
         place = network(address[0])
-        of_one = sum(1 for _, other in self._arriving.values() if other == place)
-        if of_one >= MOST_OF_ONE or len(self._arriving) >= MOST_ARRIVING:
-            connection.close()
-            raise ConnectionAbortedError
-        self._arriving[address] = now, place
+        of_one = [key for key, (_, other, _) in self._arriving.items() if other == place]
+        if len(of_one) >= MOST_OF_ONE:
+            self._give_up(of_one[0])
+        elif len(self._arriving) >= MOST_ARRIVING:
+            self._give_up(next(iter(self._arriving)))
+        self._arriving[address] = now, place, connection
         return connection, address
+
+    def _give_up(self, address: Address) -> None:
+        _, _, connection = self._arriving.pop(address)
+        # asyncio has it, and closes it when it finds that nothing more comes.
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def arrived(self, address: Address) -> None:
         """It counts as a connection from now on."""
@@ -73,6 +82,8 @@ class PatientProtocol(H11Protocol):
         super().__init__(*arguments, **options)
         self.place = ""
         """Where it comes from."""
+        self.since = self.loop.time()
+        """When it began, or its last call was answered."""
         self._arriving: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
 
@@ -80,17 +91,36 @@ class PatientProtocol(H11Protocol):
         super().connection_made(transport)
         if self.listener is not None:
             self.listener.arrived(transport.get_extra_info("peername"))
-        if self._too_many():
+        self.place = network(self.client[0]) if self.client else ""
+        if not self._has_place():
             transport.abort()
             return
         keep_alive(transport.get_extra_info("socket"))
         self._expect()
 
-    def _too_many(self) -> bool:
-        """Are most places taken by whoever is at this address?"""
-        self.place = network(self.client[0]) if self.client else ""
-        others = (other for other in self.connections if isinstance(other, PatientProtocol))
-        return sum(1 for other in others if other.place == self.place) > MOST_OF_ONE
+    def _has_place(self) -> bool:
+        """Is there a place for one more of this address? The oldest without a call under way makes
+        room: whoever sends half a call is not to keep others of the same address out."""
+        others = [
+            other
+            for other in self.connections
+            if isinstance(other, PatientProtocol)
+            and other.place == self.place
+            and other is not self
+            and not other.transport.is_closing()
+        ]
+        if len(others) < MOST_OF_ONE:
+            return True
+        without = [other for other in others if other.has_no_call]
+        if without:
+            min(without, key=lambda other: other.since).transport.abort()
+        return bool(without)
+
+    @property
+    def has_no_call(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        answered = cycle is None or cycle.response_complete
+        return answered and self.transport.get_write_buffer_size() == 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         _stop(self._arriving)
@@ -108,6 +138,7 @@ class PatientProtocol(H11Protocol):
             self._expect()
 
     def on_response_complete(self) -> None:
+        self.since = self.loop.time()
         super().on_response_complete()
         # Between two calls uvicorn's own patience counts.
         _stop(self._arriving)

@@ -83,6 +83,7 @@ class Entry:
             if not scope["path"].startswith(OPEN):
                 await self._check_tokens_hold()
                 scope["state"][CALLER] = await self._caller(scope)
+            _check_length(scope)
             bounded = Bounded(scope, receive)
         except RefusedError as refused:
             self._meters.refused(refused.status)
@@ -189,6 +190,16 @@ async def respond(send: Send, refused: RefusedError) -> None:
 def _too_many(sentence: str, wait: float) -> RefusedError:
     error = EncampError(Code.NO_ROOM, sentence, "Come back later.", transient=True)
     return RefusedError(429, error, {"Retry-After": retry_after(wait)})
+
+
+def _check_length(scope: HTTPScope) -> None:
+    """A proxy in between may take the one for true, and we the other: what is part of a body to it
+    would be a call to us, in somebody else's name."""
+    names = {name for name, _ in scope["headers"]}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        sentence = "Content-Length and Transfer-Encoding do not go together."
+        told = EncampError(Code.USAGE, sentence, "Leave one of them out.")
+        raise RefusedError(400, told, {"Connection": "close"})
 
 
 def _too_large() -> RefusedError:

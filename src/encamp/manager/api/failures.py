@@ -72,6 +72,10 @@ def failure(error: Exception) -> tuple[int, Problem, dict[str, str]]:
             sentence = "The call is not understood: it is nested too deeply."
             told = EncampError(Code.USAGE, sentence, "See /v1/openapi.json.")
             return 400, Problem.of(told), {}
+        case UnicodeDecodeError():
+            sentence = "The call is not understood: it is not all UTF-8."
+            told = EncampError(Code.USAGE, sentence, "See /v1/openapi.json.")
+            return 400, Problem.of(told), {}
         case MethodNotAllowedException():
             sentence = "This address does not take that method."
             told = EncampError(Code.USAGE, sentence, "See /v1/openapi.json.")
