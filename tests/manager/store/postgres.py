@@ -53,7 +53,7 @@ class PostgreSQL:
         self.host = host
         self.directory = directory
         self.port = 0
-        self._data = directory / "data"
+        self.data = directory / "data"
         self._fsync = fsync
         self._account = _account()
         self._process: subprocess.Popen[bytes] | None = None
@@ -62,14 +62,14 @@ class PostgreSQL:
     def make(self) -> None:
         if self._account:
             os.chown(self.directory, self._account["user"], self._account["group"])
-        words = ["-D", str(self._data), "-U", ADMINISTRATOR, "-A", "trust", "-E", "UTF8"]
+        words = ["-D", str(self.data), "-U", ADMINISTRATOR, "-A", "trust", "-E", "UTF8"]
         self._run("initdb", *words, "--locale=C.UTF-8", "--no-sync", "--no-instructions")
-        (self._data / "pg_hba.conf").write_text(
+        (self.data / "pg_hba.conf").write_text(
             f"local all {ADMINISTRATOR} trust\n"
             "local all all peer map=tests\n"
             f"host all all {self.host}/24 scram-sha-256\n"
         )
-        (self._data / "pg_ident.conf").write_text(f"tests {getpass.getuser()} {ROLE}\n")
+        (self.data / "pg_ident.conf").write_text(f"tests {getpass.getuser()} {ROLE}\n")
         self.start()
         with self.administrator() as connection:
             connection.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'")
@@ -98,7 +98,7 @@ class PostgreSQL:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [PROGRAMS / "postgres", "-D", self._data, *options],
+                [PROGRAMS / "postgres", "-D", self.data, *options],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -185,10 +185,14 @@ class PostgreSQL:
 
 
 @contextmanager
-def postgresql(*, fsync: bool = False, host: str = "127.0.0.1") -> Iterator[PostgreSQL]:
-    """`fsync`: it waits for the disk, as it does for its users. `host`: where it listens."""
+def postgresql(
+    *, fsync: bool = False, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[PostgreSQL]:
+    """`fsync`: it waits for the disk, as it does for its users. `host`: where it listens. `port`:
+    0: any that is free."""
     directory = Path(tempfile.mkdtemp(prefix="encamp-pg-"))
     server = PostgreSQL(directory, fsync=fsync, host=host)
+    server.port = port
     try:
         server.make()
         yield server
