@@ -79,14 +79,17 @@ def accelerator(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether machines use KVM on this host, and why (not)."""
+    """Tell whether machines use KVM on this host, and why (not); and what confines them."""
     import os
+
+    import msgspec
 
     from encamp.cli.bar import Bar
     from encamp.cli.machines import keeper, print_json
     from encamp.describe.shipped import MINI
     from encamp.machines import accelerator as verdicts
     from encamp.machines.account import process_user
+    from encamp.machines.process import confinement
 
     kept = keeper()
     if again:
@@ -98,6 +101,7 @@ def accelerator(
             image = kept.maker.images.ensure(MINI, bar)
             verdict = asyncio.run(verdicts.decide(kept.home, image, user, bar))
     if as_json:
-        print_json(verdict)
+        print_json(msgspec.structs.asdict(verdict) | {"confinement": confinement()})
     else:
         print(f"{verdict.accelerator}: {verdict.reason}")
+        print(f"confinement: {confinement()}")

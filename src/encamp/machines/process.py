@@ -32,6 +32,21 @@ FLOCK = struct.Struct("hhqqi4x")
 """The kernel's `struct flock` on 64-bit Linux: type, whence, start, length, pid."""
 
 
+LANDLOCK_CREATE_RULESET = 444
+ASK_VERSION = 1
+FIRST_VERSION = 2
+"""The launcher uses no earlier one: nothing could be moved between directories of a share."""
+
+
+def confinement() -> str:
+    """What the kernel keeps a machine's process from other files with: `landlock 7`, or `none`."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    version = libc.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
+    return f"landlock {version}" if version >= FIRST_VERSION else "none"
+
+
 class Launch:
     """How to start one process: collected first, done at once."""
 
@@ -50,6 +65,14 @@ class Launch:
         """Root's shares, each with the name it gets in the process's directory."""
         self.descriptors: list[int] = []
         """Open files the process inherits under the same numbers."""
+        self.confined = False
+        """It reaches no other process, and no file but those that it inherits, its directory, its
+        shares, and:"""
+        self.readable: list[Path | str] = []
+        self.writable: list[Path | str] = []
+        self.devices: list[Path | str] = []
+        self.sockets = ""
+        """Which it may make: `none`, or those of the `internet`. Any, if empty."""
 
     def start(self, command: Sequence[str]) -> Process:
         if not LAUNCHER.exists():
@@ -70,6 +93,16 @@ class Launch:
                 words += ["--group", str(self.group)]
         for share, name in self.shares:
             words += ["--share-readonly" if share.readonly else "--share", share.source, name]
+        if self.confined:
+            words += ["--confine"]
+        for path in self.readable:
+            words += ["--readable", str(path)]
+        for path in self.writable:
+            words += ["--writable", str(path)]
+        for path in self.devices:
+            words += ["--device", str(path)]
+        if self.sockets:
+            words += ["--sockets", self.sockets]
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             child = subprocess.Popen(

@@ -31,10 +31,17 @@ MONITOR = "monitor"
 AGENT = "agent"
 SSH_PORT = 22
 KVM = Path("/dev/kvm")
+NOTHING = Path("/dev/null")
+"""QEMU tries on it what the kernel can lock."""
+NAME_SERVERS = Path("/etc/resolv.conf")
 
 FILE_LIMIT = 32 * MIB
 """What a machine may write to its console and log. With a disk, the disk's size comes on top; with
 a writable share there is no limit, since the share's owner sets that one."""
+
+SYSTEM = ("/usr", "/lib", "/lib64", "/etc", "/sys/devices/system", "/dev/urandom")
+"""What any of its processes may read: programs, firmware, settings (name servers are among them),
+and what the kernel says of processors and memory."""
 
 KERNEL_ARGUMENTS = (
     "console=ttyS0",
@@ -343,6 +350,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
         if backing.disk is not None and backing.disk.overlay:
             base = inherit(backing.disk.image or directory.base)
             backing.disk = msgspec.structs.replace(backing.disk, base=base)
+        _confine(plan, blueprint)
         if hardware.network == "bridge":
             tap = blueprint.tap or held.enter_context(Tap.loose())
             backing.tap = tap.descriptor
@@ -386,6 +394,30 @@ async def wake(engine: Engine, origin: Origin) -> None:
                 await control.resume()
     finally:
         os.close(state)
+
+
+def _confine(plan: Launch, blueprint: Blueprint) -> None:
+    """What the process may reach on the host. Which files, sockets and devices an administrator's
+    own words of its command line need, only the administrator knows."""
+    hardware = blueprint.hardware
+    if hardware.words:
+        return
+    plan.confined = True
+    plan.sockets = "internet" if hardware.network == "user" else "none"
+    program = programs.find(PROGRAM).resolve()
+    plan.readable += [*SYSTEM, program]
+    if not program.is_relative_to("/usr"):
+        prefix = program.parent.parent
+        plan.readable += [prefix / "lib", prefix / "lib64", prefix / "share" / "qemu"]
+    plan.devices.append(NOTHING)
+    if hardware.accelerator == "kvm":
+        plan.devices.append(KVM)
+    if hardware.network == "user":
+        # The directory: whoever changes it puts a new file in the place of the old one.
+        plan.readable.append(NAME_SERVERS.resolve().parent)
+    if blueprint.user is None:
+        for share in blueprint.shares:
+            (plan.readable if share.readonly else plan.writable).append(share.source)
 
 
 def _shares(blueprint: Blueprint, plan: Launch) -> list[tuple[str, bool]]:

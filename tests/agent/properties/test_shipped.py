@@ -25,6 +25,7 @@ from encamp.home import Home
 from encamp.images.records import RECORD, Link, Record, link_path
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
+from encamp.machines.process import confinement
 from encamp.model.machine import Machine, State
 from encamp.model.property import Reading, Value, ValueKind, fits
 from encamp.model.size import MIB, Size
@@ -191,6 +192,7 @@ async def test_kernel_is_what_uname_says(home: Home) -> None:
     assert await shipped(home, "kernel") == said("uname", "-r")
     assert await value_of(home, "kernel", "hostname", kind=ValueKind.STR) == said("uname", "-n")
     assert await value_of(home, "kernel", "version", kind=ValueKind.STR) == said("uname", "-v")
+    assert await shipped(home, "confinement") == confinement()
 
 
 async def test_boot_time_and_uptime_are_the_kernels(home: Home) -> None:

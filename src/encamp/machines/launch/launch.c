@@ -17,6 +17,11 @@
  *   --share SOURCE TARGET, --share-readonly SOURCE TARGET
  *                         show root's directory SOURCE as TARGET, root's files appearing as the
  *                         user's (needs root and --user)
+ *   --confine             let the process reach no other process and no file, but those that it
+ *                         inherits, its directory, and with all that is below them:
+ *   --readable PATH, --writable PATH, --device PATH
+ *   --sockets none|internet
+ *                         let it make no sockets, or only those of the internet
  */
 #define _GNU_SOURCE
 #include "launch.h"
@@ -33,6 +38,7 @@
 #include <unistd.h>
 
 #define SHARES_MAX 16
+#define PLACES_MAX 32
 
 void fail(const char *what, const char *about)
 {
@@ -138,13 +144,33 @@ static int detach(void)
 	_exit(read(ready[0], &byte, 1) == 1 ? 0 : 125);
 }
 
+/* After the shares were attached below the process's directory, and before its program is run. */
+static void confine(const struct place *given, int given_count, const struct share *shares, int share_count)
+{
+	struct place places[PLACES_MAX + SHARES_MAX + 1];
+	bool writes = false;
+	int count = 0;
+	places[count++] = (struct place){ ".", WORKPLACE };
+	for (int i = 0; i < given_count; i++)
+		places[count++] = given[i];
+	for (int i = 0; i < share_count; i++)
+		places[count++] = (struct place){ shares[i].target, shares[i].readonly ? READABLE : WRITABLE };
+	for (int i = 0; i < count; i++)
+		writes |= places[i].kind == WRITABLE;
+	confine_files(places, count);
+	refuse_neighbours();
+	if (!writes)
+		refuse_attributes();
+}
+
 int main(int argc, char **argv)
 {
 	struct share shares[SHARES_MAX];
-	int share_count = 0;
-	const char *directory = NULL, *lock = NULL, *rest;
+	struct place places[PLACES_MAX];
+	int share_count = 0, place_count = 0;
+	const char *directory = NULL, *lock = NULL, *sockets = NULL, *rest;
 	unsigned long long file_limit = 0;
-	bool detached = false, other_user = false, shielded = false;
+	bool detached = false, other_user = false, shielded = false, confined = false;
 	int ready = -1;
 	uid_t uid = 0;
 	gid_t gid = 0, group = 0;
@@ -176,6 +202,16 @@ int main(int argc, char **argv)
 			shares[share_count].readonly = !strcmp(option, "--share-readonly");
 			shares[share_count].source = argv[++i];
 			shares[share_count++].target = argv[++i];
+		} else if (!strcmp(option, "--confine")) {
+			confined = true;
+		} else if (!strcmp(option, "--readable") && left && place_count < PLACES_MAX) {
+			places[place_count++] = (struct place){ argv[++i], READABLE };
+		} else if (!strcmp(option, "--writable") && left && place_count < PLACES_MAX) {
+			places[place_count++] = (struct place){ argv[++i], WRITABLE };
+		} else if (!strcmp(option, "--device") && left && place_count < PLACES_MAX) {
+			places[place_count++] = (struct place){ argv[++i], DEVICE };
+		} else if (!strcmp(option, "--sockets") && left) {
+			sockets = argv[++i];
 		} else {
 			errno = 0;
 			fail("does not understand", option);
@@ -186,6 +222,8 @@ int main(int argc, char **argv)
 		fail("needs", "-- PROGRAM");
 	if (other_user && (uid == 0 || gid == 0))
 		fail("never runs a machine as", "root");
+	if (sockets && strcmp(sockets, "none") && strcmp(sockets, "internet"))
+		fail("does not know the sockets", sockets);
 	if (share_count && !other_user)
 		fail("--share needs", "--user");
 
@@ -213,6 +251,10 @@ int main(int argc, char **argv)
 		become(uid, gid, group);
 	}
 	give_up_capabilities();
+	if (confined)
+		confine(places, place_count, shares, share_count);
+	if (sockets)
+		refuse_sockets(!strcmp(sockets, "none"));
 	refuse_modes(other_user);
 	preload();
 

@@ -12,6 +12,12 @@ struct share {
 	bool readonly;
 };
 
+/* A file or directory that the process may open, with all that is below it. */
+struct place {
+	const char *path;
+	enum { READABLE, WRITABLE, WORKPLACE, DEVICE } kind;
+};
+
 void fail(const char *what, const char *about) __attribute__((noreturn));
 
 /* A user namespace in which `uid` and `gid` of the host are 0, and all others themselves. */
@@ -25,7 +31,17 @@ void become(uid_t uid, gid_t gid, gid_t group);
 void become_inside(int user_namespace, gid_t group);
 void give_up_capabilities(void);
 
-/* From now on no file can be made setuid (or setgid); needs no_new_privs. */
+/* Open nothing but these places, and what is open already: if the kernel has Landlock. The rest of
+ * what follows needs no_new_privs, as this does. */
+void confine_files(const struct place *places, int count);
+
+/* Reach no other process: send it no signal, nor see or change its memory or limits. */
+void refuse_neighbours(void);
+/* Change no file's owner, mode or attributes. */
+void refuse_attributes(void);
+/* Make no sockets, or only those of the internet. */
+void refuse_sockets(bool internet_too);
+/* From now on no file can be made setuid (or setgid). */
 void refuse_modes(bool setgid_too);
 
 /* Have a library of ours loaded into the program: see preload.c. */

@@ -84,6 +84,7 @@ void become_inside(int user_namespace, gid_t group)
 {
 	if (setns(user_namespace, CLONE_NEWUSER) < 0)
 		fail("cannot enter", "the machine's user namespace");
+	close(user_namespace);
 	/* Inside, the machine's user is called 0; outside it is what --user said. */
 	if (setgroups(group != 0, &group) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
 		fail("cannot change to", "the machine's user");
