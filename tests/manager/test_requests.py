@@ -33,6 +33,7 @@ from encamp.manager.answering import answer
 from encamp.manager.requests import IN_ONE_GO, known_by
 from encamp.meeting import tickets
 from encamp.model.command import CommandState
+from encamp.model.environment import DescriptionFile, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import EventKind
 from encamp.model.job import Command, Copy, Job
@@ -42,12 +43,13 @@ from encamp.model.request import (
     Cause,
     Explanation,
     PartResult,
+    Request,
     RequestRecord,
     RequestState,
     Together,
 )
 from encamp.model.site import Site
-from encamp.model.size import MIB
+from encamp.model.size import MIB, Size
 from tests.manager.playing import (
     ALICE,
     BOB,
@@ -593,6 +595,109 @@ async def test_an_environment_is_for_those_whom_it_names(
         with pytest.raises(EncampError, match="not for bob") as caught:
             await bench.submit(BOB, environment="ours")
         assert caught.value.code is Code.NOT_PERMITTED
+
+
+OWN = """
+tools:
+  extends: mini
+  classes: [free]
+  context: {variables: {GREETING: hello}}
+"""
+
+
+@pytest.fixture
+async def describing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """A site that has an environment for its staff."""
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    monkeypatch.setenv("ENCAMP_SITE_CONFIG", str(etc))
+    (etc / "environments.yaml").write_text(
+        "ours: {extends: mini, users: ['@staff'], context: {variables: {SECRET: x}}}"
+    )
+    async with managed(tmp_path / "home") as made:
+        yield made
+
+
+def brings(name: str, text: str = OWN) -> Submit:
+    file = DescriptionFile("/home/bob/environments.yaml", "/home/bob", text)
+    # What is the manager's to say is said as if it were the asker's.
+    own = Environment(name=name, image="x", size=Size(1, 1), qemu=("-device", "x"))
+    asked = request(environment=name, described=own, classes=("free",))
+    return Submit(request=asked, descriptions=(file,))
+
+
+async def test_an_environment_that_its_owner_brings_along_is_read_by_the_manager(
+    describing: Bench,
+) -> None:
+    async with describing.agent().joined() as agent:
+        [record] = await describing.answers(brings("tools"), BOB)
+        assert isinstance(record, RequestRecord)
+        asked = record.request
+        assert (asked.own, asked.classes, asked.size.memory) == (True, ("own",), 128 * MIB)
+        assert asked.described is not None
+        assert asked.described.context.variables == {"GREETING": "hello"}
+        assert asked.described.qemu == ()
+        told = agent.told[await agent.command()].arguments["request"]
+        assert msgspec.convert(told, Request).described == asked.described
+
+
+@pytest.mark.parametrize(
+    ("described", "code", "said"),
+    [
+        ("mine: {extends: mini, qemu: [-device, x]}", Code.CONFIGURATION, "'qemu' may only be"),
+        ("mine: {extends: mini, enrol: slurm}", Code.CONFIGURATION, "'enrol' may only be"),
+        ("mine: {extends: ours}", Code.CONFIGURATION, "no environment 'ours'"),
+        (
+            "mine: {extends: mini, context: {variables: {X: '${ours.context.variables.SECRET}'}}}",
+            Code.CONFIGURATION,
+            "'ours' is neither an attribute nor an environment",
+        ),
+        ("ours: {extends: mini}", Code.NOT_PERMITTED, "not for bob"),
+        ("mini: {image: x}", Code.USAGE, "The site describes an environment 'mini'"),
+        ("mine: {extends: mini, memory: no}", Code.CONFIGURATION, "/home/bob/environments.yaml:1"),
+        ("mine: {extends: mini, abstract: true}", Code.UNKNOWN_ENVIRONMENT, "is abstract"),
+        ("other: {extends: mini}", Code.UNKNOWN_ENVIRONMENT, "no environment 'mine'"),
+    ],
+)
+async def test_what_somebody_describes_gives_no_rights(
+    describing: Bench, described: str, code: Code, said: str
+) -> None:
+    name = described.split(":")[0].replace("other", "mine")
+    with pytest.raises(EncampError) as caught:
+        await describing.answers(brings(name, described), BOB)
+    assert caught.value.code is code
+    assert said in f"{caught.value} {caught.value.detail}"
+
+
+async def test_what_only_the_managers_files_describe_goes_to_the_host_with_the_request(
+    describing: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "environments.yaml"
+    here.write_text("work: {extends: mini, classes: [x]}")
+    monkeypatch.chdir(tmp_path)
+    for name in ("work", "ours"):
+        asked = (await describing.submit(ALICE, environment=name)).request
+        assert (asked.own, asked.described and asked.described.name) == (False, name)
+    assert (await describing.submit(ALICE)).request.described is None
+    # Whoever asks from the same directory means the same.
+    file = DescriptionFile(str(here), str(tmp_path), here.read_text())
+    again = Submit(request=request(environment="work"), descriptions=(file,))
+    [record] = await describing.answers(again, ALICE)
+    assert isinstance(record, RequestRecord)
+    assert (record.request.own, record.request.classes) == (False, ("x",))
+
+
+async def test_nobody_is_told_of_environments_that_are_not_for_them(describing: Bench) -> None:
+    with pytest.raises(EncampError, match="no environment 'our'") as caught:
+        await describing.submit(BOB, environment="our")
+    assert "ours" not in caught.value.hint
+    with pytest.raises(EncampError, match="Did you mean 'ours'"):
+        await describing.submit(ALICE, environment="our")
+
+
+async def test_descriptions_without_end_are_refused(describing: Bench) -> None:
+    with pytest.raises(EncampError, match="more than 100,000 characters"):
+        await describing.answers(brings("tools", OWN + "#" * 100_000), BOB)
 
 
 async def test_machines_are_made_ready_for_jobs_to_come(

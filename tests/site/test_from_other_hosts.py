@@ -163,6 +163,27 @@ def test_site_is_used_as_if_its_manager_were_here(far: Far) -> None:
     assert not saved.exists()
 
 
+def test_environment_of_ones_own_goes_along_with_the_job(far: Far) -> None:
+    described = far.account.directory / "environments.yaml"
+    described.write_text("mine: {extends: ours, context: {variables: {GREETING: Hello}}}\n")
+    of_the_site = far.site.config / "environments.yaml"
+    of_the_site.write_text("ours: {extends: mini, context: {variables: {WHOSE: the site's}}}\n")
+    try:
+        far.log_in()
+        # Neither the host nor the manager has the one; the host does not have the other.
+        words = ("--", "sh", "-c", "echo $GREETING from $WHOSE; id -un")
+        done = far("run", "-e", "mine", *words)
+        assert done.stdout.decode() == f"Hello from the site's\n{far.account.name}\n"
+        done = far("run", "-e", "ours", *words)
+        assert done.stdout.decode() == f"from the site's\n{far.account.name}\n"
+        done = far("run", "-e", "min", *words, code=Code.UNKNOWN_ENVIRONMENT.value)
+        assert b"Did you mean 'mini' or 'mine'?" not in done.stderr
+        assert b"One of your own goes into environments.yaml" in done.stderr
+    finally:
+        described.unlink()
+        of_the_site.unlink()
+
+
 def test_job_and_its_client_outlast_manager_and_agent(far: Far) -> None:
     """The manager is found again by its address; the agent is met at another port."""
     far.log_in()

@@ -94,7 +94,7 @@ class Claims:
         if len(self._promises) >= MOST:
             raise EncampError(Code.NO_ROOM, f"This host has {MOST} claims already.", transient=True)
         entry = owners.account(claim.owner)
-        _check_environment(claim.environment, owners.user_of(entry))
+        _check_environment(claim, owners.user_of(entry))
         self._find_room(claim, entry.pw_uid)
         self._keep(
             Promise(
@@ -219,8 +219,21 @@ def _needed(size: Size) -> int:
     return size.memory + OWN + TRANSLATION_BUFFER["tcg"] * MIB
 
 
-def _check_environment(name: str, user: User) -> None:
+def _check_environment(claim: Claim, user: User) -> None:
     """Can machines of it be made here at all, as far as its description tells?"""
-    from encamp.describe.environments import check_use, find_environment
+    from encamp.describe.environments import (
+        also_here,
+        check_use,
+        host_environment,
+        unknown_environment,
+    )
 
-    check_use(find_environment(name), user)
+    name = claim.environment
+    environment = host_environment(name)
+    if environment is None:
+        if not claim.described:
+            raise unknown_environment(name, lambda users: not users)
+    elif claim.own:
+        raise also_here(name)
+    else:
+        check_use(environment, user)

@@ -163,6 +163,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
     id: str
     owner: str
     environment: str
+    described: bool = False
+    """The command will bring the environment's description along."""
+    own: bool = False
+    """The owner described the environment, and not the site."""
     size: Size
     seconds: float
     """For so long, counted by the agent, the room is kept."""

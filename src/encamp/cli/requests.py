@@ -31,14 +31,18 @@ def short(id: str) -> str:
 
 async def submit(door: AnyDoor, request: Request) -> RequestRecord:
     """Hand it in, once, also if the manager goes away over it."""
+    from encamp.describe.environments import own_files
+
+    question = Submit(
+        request=request, key=uuid.uuid4().hex, descriptions=own_files(request.environment)
+    )
     try:
-        return await _sooner_or_later(door, Submit(request=request, key=uuid.uuid4().hex))
+        return await _sooner_or_later(door, question)
     except EncampError as error:
         if error.code is Code.UNREACHABLE or error.code is Code.NOT_PERMITTED:
             raise _with_hint(error, "--local does without the site, on this host alone.") from error
-        if error.code is Code.UNKNOWN_ENVIRONMENT and _known_here(request.environment):
-            hint = "Your own descriptions are not the site's: with --local it is made here."
-            raise _with_hint(error, hint) from error
+        if error.code is Code.UNKNOWN_ENVIRONMENT:
+            raise _unknown(error, request.environment) from error
         raise
 
 
@@ -124,14 +128,18 @@ def verdict(record: RequestRecord) -> EncampError:
     return EncampError(code, f"Job {id} {record.state.value}: {sentence}", reason.next)
 
 
-def _known_here(environment: str) -> bool:
+def _unknown(error: EncampError, environment: str) -> EncampError:
+    """Neither the site nor the caller describes it, unless there is a mistake in his files."""
     from encamp.describe.environments import find_environment
 
+    hint = "One of your own goes into environments.yaml in the current directory."
     try:
         find_environment(environment)
-    except EncampError:
-        return False
-    return True
+    except EncampError as local:
+        if local.code is not Code.UNKNOWN_ENVIRONMENT:
+            return local
+        error = EncampError(error.code, error.sentence, error.hint, detail=local.detail)
+    return _with_hint(error, hint)
 
 
 def _with_hint(error: EncampError, hint: str) -> EncampError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from encamp.describe import compiled, places
-from encamp.describe.sources import Level
+from encamp.describe.sources import Level, Source
 from encamp.home import default_home
 from encamp.model.batch import with_nodes
-from encamp.model.environment import Environment
+from encamp.model.environment import DescriptionFile, Environment
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ def find_environment(name: str) -> Environment:
 
     Later files cannot change what earlier ones describe. So mistakes in files that the wanted
     environment does not build on are nobody's business now."""
+    return _find(name, places.environment_places())
+
+
+def _find(name: str, searched: list[places.Place]) -> Environment:
     now = time.time_ns()
-    found = places.look(places.environment_places())
+    found = places.look(searched)
     if not name.isascii():
         return _choose(_library(found), name)
     mark = compiled.stamp(Environment, name, [entry.stamp for entry in found])
@@ -42,6 +47,73 @@ def find_environment(name: str) -> Environment:
             mark = compiled.stamp(Environment, name, [entry.stamp for entry in found])
             compiled.keep(directory, place, mark, environment)
     return environment
+
+
+def host_environment(name: str) -> Environment | None:
+    """An environment as this host's own files describe it, wherever its agent was started; None: if
+    they say nothing of it."""
+    searched = places.environment_places()[: Level.HERE]
+    try:
+        return _find(name, searched)
+    except EncampError as error:
+        if error.code is not Code.UNKNOWN_ENVIRONMENT or is_described(name, searched):
+            raise
+        return None
+
+
+def is_described(name: str, searched: list[places.Place]) -> bool:
+    return name in _library(places.look(searched)).described
+
+
+def is_shipped(environment: Environment) -> bool:
+    """Does every host know it?"""
+    return environment.origin == places.shipped_environments().path
+
+
+def own_files(name: str) -> tuple[DescriptionFile, ...]:
+    """The caller's own files, which a site does not have, if one of them describes `name`."""
+    found = places.look(places.environment_places())
+    own = [entry for entry in found if entry.place.level > Level.SITE and entry.status is not None]
+    if not own:
+        return ()
+    try:
+        if is_shipped(find_environment(name)):
+            return ()
+    except EncampError:
+        pass  # It may extend what only the site describes: that is for the site to judge.
+    described = _library(found).described.get(name)
+    if described is None or described.source.level.trusted:
+        return ()
+    return tuple(
+        DescriptionFile(source.path, source.directory, data.decode())
+        for source, data in places.read(own)
+        if _is_text(source.directory) and _is_text(data)
+    )
+
+
+def _is_text(written: str | bytes) -> bool:
+    try:
+        written.encode() if isinstance(written, str) else written.decode()
+    except UnicodeError:
+        return False
+    return True
+
+
+def environment_in(
+    name: str, files: Sequence[DescriptionFile], usable: Callable[[tuple[str, ...]], bool]
+) -> Environment:
+    """An environment that somebody else describes in files of his own, which are judged like those
+    of a current directory. `usable`: may he use what is for these users? What he may not use he can
+    neither extend nor refer to: nobody is to read here what he could not read himself."""
+    library = _library(places.look(places.environment_places()))
+    for other in list(library.described):
+        if not usable(library.users_of(other)):
+            del library.described[other]
+    for number, file in enumerate(files):
+        rank = len(places.environment_places()) + number
+        source = Source(file.path, Level.HERE, rank, file.directory, file.path)
+        library.add(source, file.text.encode())
+    return _choose(library, name)
 
 
 def all_environments() -> dict[str, Environment]:
@@ -112,17 +184,21 @@ def _choose(library: Library, name: str) -> Environment:
     environment = library.environment(name)
     if library.mistakes.of(library.sources_of(name)) or environment is None:
         if library.is_abstract(name):
-            raise EncampError(
-                Code.UNKNOWN_ENVIRONMENT,
-                f"Environment '{name}' is abstract: it is only there to be extended.",
-                "'encamp env ls' lists those that can be used.",
-            )
+            raise _abstract(name)
         # If there is something to correct, then all of it at once.
         library.all()
         library.mistakes.of(library.sources_of(name)).raise_any()
         library.mistakes.raise_any()
     assert environment is not None, "what has no mistakes can be resolved"
     return environment
+
+
+def _abstract(name: str) -> EncampError:
+    return EncampError(
+        Code.UNKNOWN_ENVIRONMENT,
+        f"Environment '{name}' is abstract: it is only there to be extended.",
+        "'encamp env ls' lists those that can be used.",
+    )
 
 
 def _unknown(library: Library, name: str) -> EncampError:
@@ -137,6 +213,31 @@ def _unknown(library: Library, name: str) -> EncampError:
         f"There is no environment '{name}'.",
         nearest(name, usable),
         detail="\n".join(detail),
+    )
+
+
+def unknown_environment(name: str, usable: Callable[[tuple[str, ...]], bool]) -> EncampError:
+    """Said to somebody who is told of no other environments than those he may use."""
+    from encamp.describe.library import nearest
+
+    library = open_library()
+    if name in library.described and library.is_abstract(name):
+        return _abstract(name)
+    known = [
+        other
+        for other in library.described
+        if not library.is_abstract(other) and usable(library.users_of(other))
+    ]
+    return EncampError(
+        Code.UNKNOWN_ENVIRONMENT, f"There is no environment '{name}'.", nearest(name, known)
+    )
+
+
+def also_here(name: str) -> EncampError:
+    return EncampError(
+        Code.CONFIGURATION,
+        f"This host describes an environment '{name}' of its own.",
+        "Give yours another name.",
     )
 
 

@@ -150,6 +150,12 @@ class Library:
         node = self.described[name].own.entries.get("abstract")
         return isinstance(node, Scalar) and node.text == "true"
 
+    def users_of(self, name: str) -> tuple[str, ...]:
+        """Who may use an environment, abstract or not; nobody named: everybody."""
+        users = self.prototype(self.described[name]).values.entries.get("users")
+        named = users.items if isinstance(users, SequenceNode) else [] if users is None else [users]
+        return tuple(user.text for user in named if isinstance(user, Scalar))
+
     def sources_of(self, name: str) -> set[Source]:
         """The files whose environments it builds on."""
         return {parent.source for parent in lineage(self.described[name], self.mistakes)}

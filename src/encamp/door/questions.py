@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from encamp.model.command import CommandRecord
+from encamp.model.environment import DescriptionFile
 from encamp.model.event import Event
 from encamp.model.host import Host
 from encamp.model.job import Command, Copy
@@ -185,10 +186,12 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
     """Queue a request. Answered by its `RequestRecord` as soon as it is written down. An error says
     what is wrong with it, or why no host of this site could ever take it.
 
-    Of `request`, `id`, `owner`, `groups`, `submitted`, `classes` and `size` are the manager's to
-    say: what is given there does not count."""
+    Of `request`, `id`, `owner`, `groups`, `submitted`, `classes`, `size`, `described` and `own` are
+    the manager's to say: what is given there does not count."""
 
     request: Request
+    descriptions: tuple[DescriptionFile, ...] = ()
+    """The asker's own files, if one of them describes the environment that is asked for."""
     key: str = ""
     """Chosen by whoever asks: asked again with the same key, the same record is answered, and
     nothing is queued twice."""

@@ -38,7 +38,7 @@ async def _look(manager: Manager, peer: Peer, name: str) -> RequestRecord:
 
 async def submit(manager: Manager, peer: Peer, asked: questions.Submit) -> Answer:
     yield await manager.desk.requests.submit(
-        peer, asked.request, asked.key, administrator=is_administrator(peer)
+        peer, asked.request, asked.key, asked.descriptions, administrator=is_administrator(peer)
     )
 
 

@@ -1,31 +1,45 @@
-"""The environments of the site, as described on the manager's host. Changes in the files count from
-the next request on."""
+"""The environments of the site, as described on the manager's host, and those that somebody brings
+along with a request. Changes in the files count from the next request on."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from encamp.describe import places
-from encamp.describe.environments import all_environments, find_environment
+from encamp.describe.environments import (
+    all_environments,
+    environment_in,
+    find_environment,
+    unknown_environment,
+)
 from encamp.door.peer import Peer
 from encamp.manager.rights import fits_user
-from encamp.model.environment import Environment
+from encamp.model.environment import DescriptionFile, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.property import Value
+
+MOST_BROUGHT = 100
+"""Environments of somebody's own that are remembered."""
+LONGEST_FILES = 100_000
+"""Characters of all files that somebody may bring along with a request."""
+LONGEST_PATH = 4096
 
 
 class Environments:
     def __init__(self) -> None:
         self._stamps: list[tuple[bytes | int, ...]] = []
         self._known: dict[str, Environment] = {}
+        self._brought: dict[object, Environment] = {}
+        # Descriptions of strangers can be costly to read: they wait for each other and not for us.
+        self._reading = asyncio.Lock()
 
     async def find(self, name: str) -> Environment:
         now = time.time_ns()
-        found = places.look(places.environment_places())
-        stamps = [entry.stamp for entry in found]
-        if stamps != self._stamps:
-            self._stamps, self._known = stamps, {}
+        found = self._look()
+        stamps = self._stamps
         known = self._known.get(name)
         if known is None:
             # Reading many descriptions takes its time.
@@ -33,6 +47,95 @@ class Environments:
             if stamps == self._stamps and not places.just_changed(found, now):
                 self._known[name] = known
         return known
+
+    async def find_for(
+        self, peer: Peer, name: str, files: Sequence[DescriptionFile], *, administrator: bool
+    ) -> tuple[Environment, bool]:
+        """An environment for somebody's request, and whether it is of his own `files`. Those of the
+        site come first, and nobody can bring another of the same name."""
+        try:
+            environment = await self.find(name)
+        except EncampError as error:
+            if error.code is not Code.UNKNOWN_ENVIRONMENT:
+                raise
+            if files:
+                return await self._bring(peer, name, files, administrator=administrator), True
+            raise await asyncio.to_thread(
+                _unknown, error, peer, name, administrator=administrator
+            ) from error
+        check_use(environment, peer, administrator=administrator)
+        if files and not await asyncio.to_thread(_is_in, environment, files):
+            raise EncampError(
+                Code.USAGE,
+                f"The site describes an environment '{name}', and so does {files[-1].path}.",
+                "Give yours another name; --local uses it as it is, on this host alone.",
+            )
+        return environment, False
+
+    async def _bring(
+        self, peer: Peer, name: str, files: Sequence[DescriptionFile], *, administrator: bool
+    ) -> Environment:
+        _check_files(files)
+        asked = (name, tuple(files), peer.user, peer.groups, administrator)
+        async with self._reading:
+            now = time.time_ns()
+            found = self._look()
+            known = self._brought.get(asked)
+            if known is None:
+                known = await asyncio.to_thread(
+                    environment_in,
+                    name,
+                    files,
+                    lambda users: may_use(users, peer, administrator=administrator),
+                )
+                if not places.just_changed(found, now):
+                    if len(self._brought) >= MOST_BROUGHT:
+                        self._brought.clear()
+                    self._brought[asked] = known
+        check_use(known, peer, administrator=administrator)
+        return known
+
+    def _look(self) -> list[places.Found]:
+        """What was known is forgotten if the site's files have changed."""
+        found = places.look(places.environment_places())
+        stamps = [entry.stamp for entry in found]
+        if stamps != self._stamps:
+            self._stamps, self._known = stamps, {}
+            self._brought.clear()
+        return found
+
+
+def _check_files(files: Sequence[DescriptionFile]) -> None:
+    if sum(len(file.text) for file in files) > LONGEST_FILES:
+        raise EncampError(
+            Code.USAGE,
+            f"Your descriptions, {' and '.join(file.path for file in files)[:LONGEST_PATH]}, have"
+            f" more than {LONGEST_FILES:,} characters, which is too much to go with a request.",
+            "Move what this job does not need to a file of another directory.",
+        )
+    for file in files:
+        paths = (file.path, file.directory)
+        proper = all(len(path) <= LONGEST_PATH and path.isprintable() for path in paths)
+        if not (proper and file.directory.startswith("/")):
+            raise EncampError(Code.USAGE, "A file of descriptions has no proper path.")
+
+
+def _is_in(environment: Environment, files: Sequence[DescriptionFile]) -> bool:
+    """Is it from one of these, since the manager reads the same file?"""
+    try:
+        return any(
+            file.path == environment.origin and Path(file.path).read_text() == file.text
+            for file in files
+        )
+    except (OSError, UnicodeError):
+        return False
+
+
+def _unknown(error: EncampError, peer: Peer, name: str, *, administrator: bool) -> EncampError:
+    """Only what somebody may use is suggested to him."""
+    if administrator:
+        return error
+    return unknown_environment(name, lambda users: may_use(users, peer, administrator=False))
 
 
 def environment_facts() -> dict[str, dict[str, Value]]:
@@ -53,11 +156,14 @@ def facts_of(environment: Environment) -> dict[str, Value]:
     }
 
 
+def may_use(users: tuple[str, ...], peer: Peer, *, administrator: bool) -> bool:
+    """Is somebody one of the users whom an environment is for?"""
+    return administrator or not users or fits_user(users, peer.user, peer.groups)
+
+
 def check_use(environment: Environment, peer: Peer, *, administrator: bool) -> None:
     """Refuse whom the environment is not for."""
-    if administrator or not environment.users:
-        return
-    if not fits_user(environment.users, peer.user, peer.groups):
+    if not may_use(environment.users, peer, administrator=administrator):
         raise EncampError(
             Code.NOT_PERMITTED,
             f"Environment '{environment.name}' is not for {peer.user}:"

@@ -177,6 +177,8 @@ class Placing:
             id=name,
             owner=request.owner,
             environment=request.environment,
+            described=request.described is not None,
+            own=request.own,
             size=request.size,
             seconds=self._site().placement.claim,
         )

@@ -16,6 +16,7 @@ import msgspec
 from encamp.core.actions import PlaceMachines
 from encamp.core.happenings import EndWanted, Happening, Submitted
 from encamp.core.step import Core
+from encamp.describe.environments import is_shipped
 from encamp.door.peer import Peer, group_name
 from encamp.home import user_name
 from encamp.manager.bounds import HIGHEST_PRIORITY, LONGEST_LABEL, check_bounds
@@ -24,9 +25,11 @@ from encamp.manager.rights import check_submit
 from encamp.manager.standing import Standing
 from encamp.manager.store.store import Store
 from encamp.manager.writing import Writing
+from encamp.model.environment import DescriptionFile
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest, User
 from encamp.model.request import (
+    OWN,
     REQUEST_OVER,
     Request,
     RequestRecord,
@@ -69,13 +72,21 @@ class Requests:
     # ── taking in ────────────────────────────────────────────────────────────────────────────────
 
     async def submit(
-        self, peer: Peer, asked: Request, key: str, *, administrator: bool
+        self,
+        peer: Peer,
+        asked: Request,
+        key: str,
+        files: Sequence[DescriptionFile] = (),
+        *,
+        administrator: bool,
     ) -> RequestRecord:
-        """`key`: asked again with the same one, it is the same request."""
+        """`key`: asked again with the same one, it is the same request. `files`: descriptions of
+        the asker's own."""
         if not administrator:
             check_submit(self._site().submit, peer.user, peer.groups)
-        environment = await self.environments.find(asked.environment)
-        check_use(environment, peer, administrator=administrator)
+        environment, own = await self.environments.find_for(
+            peer, asked.environment, files, administrator=administrator
+        )
         machine = _owned(asked.machine, asked.environment, peer)
         request = msgspec.structs.replace(
             asked,
@@ -83,7 +94,10 @@ class Requests:
             owner=peer.user,
             groups=peer.groups,
             submitted=time.time(),
-            classes=environment.classes,
+            # What limits and shares go by is not for its owner to say.
+            classes=(OWN,) if own else environment.classes,
+            described=None if is_shipped(environment) else environment,
+            own=own,
             size=wanted_size(machine, environment),
             machine=machine,
             job=None if asked.job is None else msgspec.structs.replace(asked.job, machine=machine),
@@ -129,6 +143,7 @@ class Requests:
             submitted=time.time(),
             environment=environment.name,
             classes=environment.classes,
+            described=None if is_shipped(environment) else environment,
             size=wanted_size(machine, environment),
             label=f"trigger:{wanted.trigger}"[:LONGEST_LABEL],
             machine=machine,
@@ -283,6 +298,8 @@ def _is_same(one: Request, other: Request) -> bool:
             submitted=other.submitted,
             groups=other.groups,
             classes=other.classes,
+            described=other.described,
+            own=other.own,
             size=other.size,
         )
         == other

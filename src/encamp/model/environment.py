@@ -13,6 +13,16 @@ from encamp.model.size import Size
 from encamp.model.storage import Storage as Storage
 
 
+class DescriptionFile(msgspec.Struct, frozen=True):
+    """A file of descriptions that its owner sends along with a request."""
+
+    path: str
+    """Where it is for its owner: mistakes are told with it."""
+    directory: str
+    """What relative paths in it are relative to."""
+    text: str
+
+
 class Answer(enum.Enum):
     """Who answers first in a machine that has come up."""
 
@@ -95,7 +105,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     templates: bool = True
     """May machines be cloned from a template, or must each one boot?"""
     ready: Readiness = Readiness()
-    context: Context = Context()
+    context: Context = msgspec.field(default_factory=Context)
     after: After = After.DESTROY
     reuse: bool = False
     """May a machine have one job of its owner after the other, where those allow it, too?"""

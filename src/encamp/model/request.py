@@ -9,6 +9,7 @@ import enum
 
 import msgspec
 
+from encamp.model.environment import Environment
 from encamp.model.errors import Code
 from encamp.model.job import Job, MachineRequest
 from encamp.model.machine import PhaseTime
@@ -16,6 +17,9 @@ from encamp.model.size import Size
 
 MOST_MACHINES = 10_000
 """Machines of one request."""
+
+OWN = "own"
+"""The class of all environments that a request's owner has described, whatever they say."""
 
 
 class Together(enum.Enum):
@@ -69,6 +73,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Nobody waits for it: its output is kept until it is fetched."""
     reuse: bool = False
     """May it run in a machine that an earlier job of its owner and environment has left?"""
+    described: Environment | None = None
+    """The environment as the manager has read it, for hosts whose own files do not describe it;
+    None: every host has it, for Encamp ships it."""
+    own: bool = False
+    """The owner described the environment, and not the site."""
 
 
 class RequestState(enum.Enum):

@@ -50,6 +50,8 @@ def claim(wanted: Request, seconds: float = 60.0) -> Claim:
         id=id_of(wanted),
         owner=wanted.owner,
         environment=wanted.environment,
+        described=wanted.described is not None,
+        own=wanted.own,
         size=wanted.size,
         seconds=seconds,
     )

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,12 +25,25 @@ from encamp.agent.watching import MachineWatch
 from encamp.bus.messages import Claim
 from encamp.describe.shipped import SHIPPED
 from encamp.home import Home
+from encamp.images.records import read_link
 from encamp.images.store import ImageStore
 from encamp.machines.standing import standing
 from encamp.model.command import CommandState
+from encamp.model.environment import Environment
 from encamp.model.errors import EncampError
+from encamp.model.machine import Share
+from encamp.model.recipe import Kind, Recipe
+from encamp.model.request import Request
 from tests.agent.commands.listening import Asker
-from tests.agent.commands.requesting import begin, id_of, request, run
+from tests.agent.commands.requesting import (
+    begin,
+    claim,
+    execute,
+    id_of,
+    request,
+    result_of,
+    run,
+)
 from tests.conftest import Encamp, left_behind
 
 pytestmark = [
@@ -223,6 +237,63 @@ def removed(directory: Path) -> bool:
     with suppress(OSError):
         shutil.rmtree(directory)
     return not directory.exists()
+
+
+def describing(wanted: Request, **more: Any) -> Request:
+    """A request for an environment that its owner describes."""
+    mini = SHIPPED["mini"]
+    image = Recipe(kind=Kind.LAYER, name="mine", parent=mini, run=("id -u > /made-by",))
+    own = Environment(name="mine", image=image, size=wanted.size, **more)
+    return msgspec.structs.replace(wanted, environment="mine", described=own, own=True)
+
+
+async def test_what_an_owner_describes_is_made_with_that_owners_rights(
+    home: Home, asker: Asker, camper: pwd.struct_passwd
+) -> None:
+    wanted = request("cat", "/made-by", owner=camper.pw_name)
+    described = describing(wanted)
+    async with asker.agent(home) as commands:
+        result = await run(asker, commands, described)
+        assert (result.exit_code, result.failure) == (0, "")
+        assert read_link(home, "mine") is None
+        own = home_of(home, camper.pw_uid)
+        made = read_link(own, "mine")
+        assert made is not None
+        assert (own.images / made.digest).stat().st_uid == camper.pw_uid
+        # What it cannot read it cannot show, and no other host is asked to.
+        secret = Share(source="/root", path="/root")
+        result = await run(asker, commands, describing(again(wanted), shares=(secret,)))
+        assert (result.final, result.environment) == (True, False)
+        assert "you may not read it" in result.failure
+        result = await run(asker, commands, describing(again(wanted), qemu=("-S",)))
+        assert (result.final, result.environment) == (True, False)
+        assert "only an administrator" in result.failure
+
+
+def again(wanted: Request) -> Request:
+    return msgspec.structs.replace(wanted, id=request().id)
+
+
+async def test_what_this_host_describes_cannot_be_brought_along(
+    home: Home, asker: Asker, camper: pwd.struct_passwd
+) -> None:
+    wanted = describing(request("true", owner=camper.pw_name))
+    async with asker.agent(home) as commands:
+        with pytest.raises(EncampError, match="describes an environment 'mini' of its own"):
+            await commands.claim(claim(msgspec.structs.replace(wanted, environment="mini")))
+
+
+async def test_an_environment_that_is_nowhere_described_is_not_tried_again(
+    home: Home, asker: Asker, camper: pwd.struct_passwd
+) -> None:
+    wanted = describing(request("true", owner=camper.pw_name))
+    async with asker.agent(home) as commands:
+        await commands.claim(claim(wanted))
+        # A host of an older version may have promised what it does not know.
+        unknown = msgspec.structs.replace(wanted, described=None, own=False)
+        await commands.execute(execute(unknown))
+        result = result_of(await asker.until_over(commands, id_of(wanted)))
+        assert (result.final, result.failure) == (True, "There is no environment 'mine'.")
 
 
 async def test_an_image_that_is_missing_is_got_for_all_owners(

@@ -248,6 +248,18 @@ def fail_once(site: Site, name: str) -> None:
     site.fail(name, why="no answer", final=True, blames_environment=True)
 
 
+def test_an_environment_of_ones_own_that_fails_keeps_nobody_elses_from_a_host() -> None:
+    site = Site()
+    site.join("a")
+    for owner in ("anna", "bert"):
+        site.submit(owner, owner=owner, environment="tools", own=True)
+        site.answer()
+        site.fail(owner, why="no answer")
+        assert site.cause(owner) is Cause.LEFT_ALONE
+    site.submit("cleo", owner="cleo", environment="tools", own=True)
+    assert site.state("cleo") is RequestState.CLAIMING
+
+
 def test_a_host_where_an_environment_fails_is_spared_for_a_growing_while() -> None:
     site = Site(Policy(pause=15.0, longest_pause=50.0))
     site.join("a")

@@ -12,11 +12,13 @@ from encamp.agent.commands.plugin import Context
 from encamp.agent.commands.records import Records
 from encamp.agent.commands.stage import Telling
 from encamp.agent.keeper import Keeper
-from encamp.describe.environments import find_environment
+from encamp.describe.environments import also_here, host_environment, unknown_environment
 from encamp.home import SYSTEM_HOME, Home
 from encamp.machines import sockets
 from encamp.meeting.kept import Kept
 from encamp.model.environment import Environment
+from encamp.model.errors import Code, EncampError
+from encamp.model.request import Request
 
 MEET = "meet"
 """In the command's directory: where its clients come to."""
@@ -39,11 +41,19 @@ class Ground:
             os.chown(directory.kept, self._account.pw_uid, self._account.pw_gid)
             self.kept = Kept(directory.kept)
 
-    def environment(self, name: str) -> Environment:
+    def environment(self, request: Request) -> Environment:
         """As this host's administrator describes it. Its image serves all owners: if it is not
         here, it is got for all of them. Templates are each owner's own: what a guest made up when
-        it booted, such as keys, is to be known to nobody else's."""
-        environment = find_environment(name)
+        it booted, such as keys, is to be known to nobody else's.
+
+        What this host does not describe comes with the request. All that is done for it is done by
+        the owner's process, its image too: nobody's description gets anything with the agent's
+        rights."""
+        environment = host_environment(request.environment)
+        if environment is None:
+            return _brought(request)
+        if request.own:
+            raise also_here(request.environment)
         if not self._is_ours and missing(self._agent, environment):
             self.fetching = Fetching(self._agent, environment)
         return environment
@@ -51,6 +61,20 @@ class Ground:
     def take(self) -> Keeper:
         """From here on the process is the owner's."""
         return _keeper(self._agent, self._account)
+
+
+def _brought(request: Request) -> Environment:
+    environment = request.described
+    if environment is None or environment.name != request.environment:
+        raise unknown_environment(request.environment, lambda users: not users)
+    if request.own and (environment.qemu or environment.enrol is not None):
+        # The manager has read it and knows that; it is not believed in what gives rights.
+        raise EncampError(
+            Code.NOT_PERMITTED,
+            f"Environment '{environment.name}' says what only an administrator may say.",
+            "Leave 'qemu' and 'enrol' out.",
+        )
+    return environment
 
 
 def keeper_for(agent: Home, uid: int) -> Keeper:

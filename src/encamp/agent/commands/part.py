@@ -38,6 +38,7 @@ FAREWELL = 2.0
 REQUEST = frozenset(
     {
         Code.USAGE,
+        Code.UNKNOWN_ENVIRONMENT,
         Code.INPUT_MISSING,
         Code.UNKNOWN_ENVIRONMENT,
         Code.UNKNOWN_MACHINE,
@@ -101,8 +102,10 @@ class MetFiles:
 class Part:
     """What is known of it as it goes."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, own: bool = False) -> None:
+        """`own`: of an environment that its owner has described."""
         self.ground = ground
+        self.own = own
         self.machine = ""
         self.began = False
         self.gone = False
@@ -148,7 +151,9 @@ class Part:
         )
 
     def failed(self, error: EncampError) -> PartResult:
-        final = self.gone or (error.code in REQUEST and not error.transient)
+        # What is wrong with somebody's own description is wrong everywhere, until he mends it.
+        blamed = self.own or error.code in REQUEST
+        final = self.gone or (blamed and not error.transient and error.code is not Code.NO_ROOM)
         return PartResult(
             machine=self.machine,
             began=self.began,
@@ -183,7 +188,8 @@ async def run_part(
     conversation = Conversation(ticket, part.ground.kept)
     job = msgspec.structs.replace(request.job, machine=machine)
     expected = not request.detached or bool(job.inputs)
-    reuse = request.reuse and may_reuse(job, environment)
+    # The name of somebody's own environment can mean another one next time.
+    reuse = request.reuse and not request.own and may_reuse(job, environment)
     work = _run(part, keeper, environment, job, conversation, expected=expected, reuse=reuse)
     return await _converse(part, conversation, work)
 

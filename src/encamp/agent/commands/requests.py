@@ -43,10 +43,10 @@ def run(
 
     wanted = msgspec.convert(request, Request)
     ground = Ground(context, wanted.owner, keep=wanted.detached and wanted.job is not None)
-    part = Part(ground)
+    part = Part(ground, own=wanted.own)
     try:
         machine = machine_of(wanted, number)
-        environment = ground.environment(wanted.environment)
+        environment = ground.environment(wanted)
         keeper, machine = _taken(ground, machine, environment)
     except (EncampError, OSError) as error:
         return refused(part, error)

@@ -81,7 +81,8 @@ class Sparing:
         self.apart.add((environment, owner))
         own = self._row(known, environment, owner)
         own.causes[request.id] = owner
-        own.since_up = True
+        # What owners describe themselves has only its name in common with that of others.
+        own.since_up = not request.own
         found = [own] if own.fail(reason, policy, now) else []
         failing = [one for one in known.values() if one.since_up and one.environment == environment]
         if len(failing) < 2:
