@@ -5,6 +5,7 @@ A process to which all of the site's files are hidden stands for such a host.
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 import subprocess
@@ -167,7 +168,10 @@ def test_environment_of_ones_own_goes_along_with_the_job(far: Far) -> None:
     described = far.account.directory / "environments.yaml"
     described.write_text("mine: {extends: ours, context: {variables: {GREETING: Hello}}}\n")
     of_the_site = far.site.config / "environments.yaml"
-    of_the_site.write_text("ours: {extends: mini, context: {variables: {WHOSE: the site's}}}\n")
+    of_the_site.write_text(
+        "ours: {extends: mini, context: {variables: {WHOSE: the site's}}}\n"
+        "mind: {extends: mini, users: [root]}\n"
+    )
     try:
         far.log_in()
         # Neither the host nor the manager has the one; the host does not have the other.
@@ -177,7 +181,14 @@ def test_environment_of_ones_own_goes_along_with_the_job(far: Far) -> None:
         done = far("run", "-e", "ours", *words)
         assert done.stdout.decode() == f"from the site's\n{far.account.name}\n"
         done = far("run", "-e", "min", *words, code=Code.UNKNOWN_ENVIRONMENT.value)
-        assert b"Did you mean 'mini' or 'mine'?" not in done.stderr
+        assert b"mind" not in done.stderr
+        listed = far("env", "ls").stdout.decode()
+        assert ("ours" in listed, "(site)" in listed, "mind" in listed) == (True, True, False)
+        found = {one["name"]: one for one in json.loads(far("env", "ls", "--json").stdout)}
+        assert found["mine"]["file"] == str(described)
+        assert "file" not in found["ours"]
+        assert "mind" in far.site("env", "ls").stdout
+        assert b"ours" not in far("env", "ls", "--local", code=Code.CONFIGURATION.value).stdout
         assert b"One of your own goes into environments.yaml" in done.stderr
     finally:
         described.unlink()

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from encamp.cli.site_door import site_door
+from encamp.cli.wishes import Local
 from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from encamp.describe.library import Library
-    from encamp.model.environment import Environment
+    from encamp.door.questions import SiteEnvironment
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -25,31 +27,59 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="env")
 
 
-def env_ls(as_json: AsJson = False) -> None:
-    """List the environments you can ask for, and their files."""
+def env_ls(as_json: AsJson = False, local: Local = False) -> None:
+    """List the environments you can ask for, and their files.
+
+    Where there is a site, these are the site's that you may use, and your own, which go along with
+    a job. --local lists those of this host."""
     from encamp.cli.listing import show_list
     from encamp.cli.machines import print_json
     from encamp.describe.environments import open_library
 
     library = open_library()
-    environments = library.all()
+    through_site = site_door(local=local) is not None
+    listed = _of_site() if through_site else []
+    listed += _of_files(library, {one.name for one in listed}, own=through_site)
     if as_json:
-        print_json(list(environments.values()))
+        print_json(listed)
     else:
         rows = [
-            (
-                environment.name,
-                _image(environment),
-                str(environment.size),
-                _short(environment.origin),
-                environment.summary,
-            )
-            for environment in environments.values()
+            (one.name, one.image, str(one.size) if one.size.cpus else "", _file(one), one.summary)
+            for one in sorted(listed, key=lambda one: not one.shipped)
         ]
         columns = ("name", "image", "size", "file", "summary")
         show_list(columns, rows, below=("summary", "file"))
     _tell_ignored(library)
-    library.mistakes.raise_any()
+    if not through_site:
+        library.mistakes.raise_any()
+
+
+def _of_site() -> list[SiteEnvironment]:
+    from encamp.cli.asking import asked
+    from encamp.door.questions import AskEnvironments, SiteEnvironment
+
+    return asked(AskEnvironments(), SiteEnvironment)
+
+
+def _of_files(library: Library, but: set[str], *, own: bool) -> list[SiteEnvironment]:
+    """Those of the caller's files, in the same form. `own`: only the caller's own, also those which
+    extend what only the site describes: that cannot be judged here."""
+    from encamp.describe.environments import is_for_caller, is_shipped
+    from encamp.door.questions import SiteEnvironment, site_environment
+    from encamp.model.size import Size
+
+    found = []
+    for name, description in library.described.items():
+        trusted = description.source.level.trusted
+        if name in but or library.is_abstract(name) or (own and trusted):
+            continue
+        environment = library.environment(name)
+        if environment is not None and is_for_caller(environment.users):
+            shipped = is_shipped(environment)
+            found.append(site_environment(environment, environment.origin, shipped=shipped))
+        elif environment is None and own:
+            found.append(SiteEnvironment(name=name, size=Size(0, 0), file=description.source.path))
+    return found
 
 
 def env_show(
@@ -141,21 +171,16 @@ def env_schema(
     print_json(settings_schema() if settings else environments_schema())
 
 
-def _image(environment: Environment) -> str:
-    image = environment.image
-    if isinstance(image, str):
-        return image
-    return f"{image.name}:{image.version}" if image.version else image.name
+def _file(environment: SiteEnvironment) -> str:
+    if environment.shipped:
+        return "(shipped)"
+    return _short(environment.file) if environment.file else "(site)"
 
 
 def _short(path: str) -> str:
     """A path as its reader would write it."""
     from pathlib import Path
 
-    from encamp.describe.places import shipped_environments
-
-    if path == shipped_environments().path:
-        return "(shipped)"
     for start, shown in ((Path.cwd(), "."), (Path.home(), "~")):
         if Path(path).is_relative_to(start):
             return f"{shown}/{Path(path).relative_to(start)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from encamp.describe import compiled, places
 from encamp.describe.sources import Level, Source
-from encamp.home import default_home
+from encamp.home import default_home, user_name
 from encamp.model.batch import with_nodes
 from encamp.model.environment import DescriptionFile, Environment
 from encamp.model.errors import Code, EncampError
@@ -145,7 +145,7 @@ def may_use(environment: Environment, user: User) -> bool:
     if not environment.users or user.uid == 0:
         return True
     return any(
-        _has_group(user, name[1:]) if name.startswith("@") else name == user.name
+        _is_group((user.gid, *user.groups), name[1:]) if name.startswith("@") else name == user.name
         for name in environment.users
     )
 
@@ -160,11 +160,22 @@ def check_use(environment: Environment, user: User) -> None:
         )
 
 
-def _has_group(user: User, name: str) -> bool:
+def is_for_caller(users: tuple[str, ...]) -> bool:
+    """The same for whoever runs this process."""
+    if not users or os.geteuid() == 0:
+        return True
+    groups = (os.getegid(), *os.getgroups())
+    return any(
+        _is_group(groups, name[1:]) if name.startswith("@") else name == user_name(os.geteuid())
+        for name in users
+    )
+
+
+def _is_group(groups: tuple[int, ...], name: str) -> bool:
     import grp
 
     try:
-        return grp.getgrnam(name).gr_gid in (user.gid, *user.groups)
+        return grp.getgrnam(name).gr_gid in groups
     except KeyError:
         return False
 
@@ -204,7 +215,11 @@ def _abstract(name: str) -> EncampError:
 def _unknown(library: Library, name: str) -> EncampError:
     from encamp.describe.library import nearest
 
-    usable = [other for other in library.described if not library.is_abstract(other)]
+    usable = [
+        other
+        for other in library.described
+        if not library.is_abstract(other) and is_for_caller(library.users_of(other))
+    ]
     # Its description may be where we could not or would not read it.
     detail = [str(mistake) for mistake in sorted(library.mistakes.found)]
     detail += [f"Not read: {sentence}" for sentence in library.ignored]

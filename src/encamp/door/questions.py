@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from encamp.model.command import CommandRecord
-from encamp.model.environment import DescriptionFile
+from encamp.model.environment import DescriptionFile, Environment, image_name
 from encamp.model.event import Event
 from encamp.model.host import Host
 from encamp.model.job import Command, Copy
@@ -442,10 +442,30 @@ class SiteEnvironment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     name: str
     summary: str = ""
+    image: str = ""
+    """What its image is called."""
     size: Size
     network: str = "none"
     classes: tuple[str, ...] = ()
     labels: dict[str, str] = {}
+    shipped: bool = False
+    """Does it come with Encamp?"""
+    file: str = ""
+    """The manager's file that describes it; only administrators are told."""
+
+
+def site_environment(environment: Environment, file: str, *, shipped: bool) -> SiteEnvironment:
+    return SiteEnvironment(
+        name=environment.name,
+        summary=environment.summary,
+        image=image_name(environment),
+        size=environment.size,
+        network=environment.network,
+        classes=environment.classes,
+        labels=environment.labels,
+        shipped=shipped,
+        file=file,
+    )
 
 
 class Output(msgspec.Struct, frozen=True):

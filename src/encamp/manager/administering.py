@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from encamp.describe.environments import all_environments
+from encamp.describe.environments import all_environments, is_shipped
 from encamp.door import questions
 from encamp.door.peer import Peer
 from encamp.manager import restoration
-from encamp.manager.rights import administrators_only, fits_user, is_administrator
+from encamp.manager.environments import may_use
+from encamp.manager.rights import administrators_only, is_administrator
 from encamp.model.errors import Code, EncampError
 from encamp.model.token import Scope, Token
 
@@ -79,11 +80,7 @@ async def ask_environments(
         environment
         for environment in described.values()
         if asked.name in ("", environment.name)
-        and (
-            everything
-            or not environment.users
-            or fits_user(environment.users, peer.user, peer.groups)
-        )
+        and may_use(environment.users, peer, administrator=everything)
     ]
     if asked.name and not found:
         raise EncampError(
@@ -92,14 +89,8 @@ async def ask_environments(
             "'encamp env ls' lists them.",
         )
     for environment in found:
-        yield questions.SiteEnvironment(
-            name=environment.name,
-            summary=environment.summary,
-            size=environment.size,
-            network=environment.network,
-            classes=environment.classes,
-            labels=environment.labels,
-        )
+        file = environment.origin if everything else ""
+        yield questions.site_environment(environment, file, shipped=is_shipped(environment))
 
 
 async def forget_host(manager: Manager, peer: Peer, asked: questions.ForgetHost) -> Answer:

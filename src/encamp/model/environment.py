@@ -121,3 +121,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """More words of QEMU's command line; only a site's administrators write them."""
     origin: str = ""
     """The file that describes it."""
+
+
+def image_name(environment: Environment) -> str:
+    """What people call its image."""
+    image = environment.image
+    if isinstance(image, str):
+        return image
+    return f"{image.name}:{image.version}" if image.version else image.name
