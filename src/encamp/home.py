@@ -159,6 +159,11 @@ def login_path() -> str:
     return f"{user_directory()}/login.json"
 
 
+def home_id_path(home: Home) -> Path:
+    """Where an agent keeps what tells the home it works in from every other."""
+    return home.root / "agent.id"
+
+
 def default_home() -> Home:
     chosen = os.environ.get("ENCAMP_HOME")
     if chosen:

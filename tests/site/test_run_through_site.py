@@ -309,6 +309,29 @@ def test_machine_of_the_site_is_shown_copied_to_read_and_saved(
     site("rm", "--force", "far")
 
 
+def test_what_was_waited_for_is_what_ps_shows(site: RunningSite, site_home: Home) -> None:
+    """Also of machines of the caller's own home, which are moved there and not through the site."""
+
+    def at_home(*words: str) -> str:
+        door = str(site.home / "manager.sock")
+        return site(*words, ENCAMP_HOME=str(site_home.root), ENCAMP_DOOR=door).stdout
+
+    def listed() -> Any:
+        return json.loads(at_home("ps", "--json"))
+
+    site("start", "--name", "ours")
+    assert [one["state"] for one in listed()] == ["running"]
+    at_home("stop", "ours")
+    assert [one["state"] for one in listed()] == ["stopped"]
+    at_home("rm", "ours")
+    assert listed() == []
+    site("start", "--name", "work")
+    [row] = site("ps", "--site").stdout.splitlines()[2:]
+    assert row.split()[3] == "root"
+    site("cancel", "work")
+    assert (site.ask("ps"), listed(), jobs(site)) == ([], [], [])
+
+
 def test_several_machines_print_with_their_numbers(site: RunningSite) -> None:
     done = site("run", "--count", "2", "--", "sh", "-c", "echo one; printf two")
     assert sorted(done.stdout.splitlines()) == ["0: one", "0: two", "1: one", "1: two"]

@@ -10,7 +10,6 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from encamp import __version__
 from encamp.agent import owners
@@ -26,7 +25,7 @@ from encamp.agent.watching import TROUBLE, MachineWatch
 from encamp.agent.witness import Witness
 from encamp.bus.bus import Bus, Handler
 from encamp.bus.messages import Claim, CommandNews, Execute, Hello, JobsWanted
-from encamp.home import Home
+from encamp.home import Home, home_id_path
 from encamp.model.batch import BatchSettings
 from encamp.model.batch_record import BatchRecord
 from encamp.model.errors import Code, EncampError
@@ -291,7 +290,7 @@ def check_name(name: str) -> None:
 
 def home_id(home: Home) -> str:
     """Tells this home from every other that an agent of the same name may work in."""
-    path: Path = home.root / "agent.id"
+    path = home_id_path(home)
     with home.lock("agent-id"):
         try:
             return path.read_text().strip()

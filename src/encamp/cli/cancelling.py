@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing, suppress
 
 from encamp.cli import requests
 from encamp.cli.asking import as_whom, asked
 from encamp.cli.asking import door as manager_door
 from encamp.cli.cleaning import remark
+from encamp.door.client import AnyDoor
 from encamp.door.questions import AskRequests
 from encamp.model.errors import EncampError
-from encamp.model.request import RequestRecord, RequestState
+from encamp.model.request import REQUEST_OVER, RequestRecord, RequestState
 
+ENDING = 10.0
+"""Seconds in which what is cancelled should be over."""
 AT_ONCE = 32
 """Of the questions that one user may have open at a door, half."""
 MOST = 1_000_000
@@ -27,6 +31,22 @@ def own(*, waiting_only: bool) -> list[str]:
     ]
 
 
+async def _until_over(door: AnyDoor, record: RequestRecord) -> RequestRecord:
+    """Until it is over, and its machine gone. A host that is away ends it when it is back."""
+    if record.state in REQUEST_OVER:
+        return record
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(ENDING),
+            aclosing(requests.follow(door, record.request.id)) as records,
+        ):
+            async for news in records:
+                record = news
+    if record.state not in REQUEST_OVER:
+        remark(f"{requests.short(record.request.id)} is still being ended; see 'encamp jobs'.")
+    return record
+
+
 def cancel_all(ids: list[str]) -> None:
     """All are tried; the first that could not be ended is told last."""
     door = manager_door()
@@ -35,7 +55,8 @@ def cancel_all(ids: list[str]) -> None:
     async def cancel(id: str) -> EncampError | None:
         async with turn:
             try:
-                print((await requests.end(door, id)).request.id, flush=True)
+                ended = await _until_over(door, await requests.end(door, id))
+                print(ended.request.id, flush=True)
             except EncampError as error:
                 return error
         return None

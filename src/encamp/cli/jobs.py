@@ -134,8 +134,8 @@ def cancel(
     """End jobs and started machines, however far they are.
 
     One that waits is taken out of the queue; one that runs is ended, and its machine with it. A
-    machine that was started can be called by its name, too. The ids of those that were ended are
-    printed.
+    machine that was started can be called by its name, too. The id of each is printed as soon as
+    it has ended.
 
     Example: encamp cancel 3f2a
     """

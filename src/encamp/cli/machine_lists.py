@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from encamp.cli.listing import show_list
 from encamp.cli.tables import SHORT_ID, ago, clean
-from encamp.home import user_name
+from encamp.home import default_home, home_id_path, user_name
 from encamp.model.errors import EncampError
 from encamp.model.machine import Machine, State
 
@@ -39,8 +40,9 @@ def list_own_machines(here: Sequence[Machine], *, as_json: bool) -> None:
         print(f"encamp: Only those of this host: {error}", file=sys.stderr)
         found = []
     # The site's host may be this one, and its home the caller's.
-    known = {machine.id for machine in here}
-    found = [one for one in found if one.machine.id not in known]
+    known, home = {machine.id for machine in here}, _own_home()
+    # What its agent has told of the caller's own home may have changed since, by the caller's hand.
+    found = [one for one in found if one.machine.id not in known and one.home != home]
     if as_json:
         print_json([*here, *found])
         return
@@ -84,12 +86,20 @@ def show_on_site(reference: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found.machine)
         return
-    print_machine(found.machine, {"host": found.host, "owner": str(found.machine.owner)})
+    print_machine(found.machine, {"host": found.host, "owner": _owner(found)})
     _explain_unknown([found])
 
 
 def _fits(one: SiteMachine, reference: str) -> bool:
     return one.machine.name == reference or one.machine.id.startswith(reference)
+
+
+def _own_home() -> str | None:
+    """What an agent that works in the caller's home calls it; None: there was never one."""
+    try:
+        return home_id_path(default_home()).read_text().strip()
+    except OSError:
+        return None
 
 
 def _here(machine: Machine) -> tuple[str, ...]:
@@ -112,8 +122,7 @@ def _there(entry: SiteMachine) -> tuple[str, ...]:
         machine.id[:SHORT_ID],
         machine.name,
         entry.host,
-        # Users of other hosts may have other names here.
-        str(machine.owner),
+        _owner(entry),
         machine.environment,
         str(machine.size),
         machine.runs_on,
@@ -121,6 +130,14 @@ def _there(entry: SiteMachine) -> tuple[str, ...]:
         ago(machine.changed),
         machine.reason,
     )
+
+
+def _owner(entry: SiteMachine) -> str:
+    """By name, if it is known: users of other hosts may have other names here."""
+    if entry.owner:
+        return clean(entry.owner)
+    machine = entry.machine
+    return user_name(machine.owner) if machine.host == os.uname().nodename else str(machine.owner)
 
 
 def _state(machine: Machine) -> str:

@@ -429,12 +429,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing is started: the store was put back from a backup. Empty: it is."""
 
 
-class SiteMachine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SiteMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     host: str
     """The agent's name."""
     known: bool
     """Is its host joined, so that this is how things are and not how they were?"""
     machine: Machine
+    owner: str = ""
+    """The name of the user whose request it was made for; empty: it was made for none."""
+    home: str = ""
+    """Of machines of one's own: names the home of Encamp that it is in, on its host."""
 
 
 class SiteEnvironment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

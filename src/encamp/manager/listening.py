@@ -82,6 +82,11 @@ class Listener:
         self._dispatcher = dispatcher
         self._querier = querier
 
+    def home_of(self, host: str) -> str:
+        """Which home its agent works in; empty: that is not known."""
+        account = self._accounts.get(host)
+        return account.home if account is not None else ""
+
     def meeting_of(self, host: str) -> Meeting | None:
         """Where clients can speak with what runs on a host that is here."""
         account = self._accounts.get(host)

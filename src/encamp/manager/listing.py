@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from encamp.core.picture import HostState, joined
 from encamp.door.peer import Peer, uid_named
 from encamp.door.questions import AskMachines, SiteMachine
@@ -27,11 +29,10 @@ async def machines(manager: Manager, peer: Peer, asked: AskMachines) -> list[Sit
     if not asked.mine:
         return found
     left = await left_of(manager, peer.user)
-    owner_of = manager.desk.requests.standing.owner_of_machine
     return [
-        one
+        msgspec.structs.replace(one, home=manager.listener.home_of(one.host))
         for one in found
-        if owner_of(one.host, one.machine.id) == peer.user or (one.host, one.machine.id) in left
+        if one.owner == peer.user or (one.host, one.machine.id) in left
     ]
 
 
@@ -49,6 +50,7 @@ async def _several(manager: Manager, asked: AskMachines, view: View) -> list[Sit
     most = sys.maxsize if asked.most is None else max(0, asked.most)
     filtered = bool(asked.environment or asked.states or asked.owner)
     states = manager.core.picture.hosts
+    owner_of = manager.desk.requests.standing.owner_of_machine
     found: list[SiteMachine] = []
     for host in chosen_hosts(asked.hosts, [state.record for state in states.values()]):
         if host.name < first:
@@ -60,7 +62,10 @@ async def _several(manager: Manager, asked: AskMachines, view: View) -> list[Sit
         if filtered:
             ids = [one for one in ids if _is_wanted(here[one], asked, owner)]
         name, known = host.name, joined(host)
-        found += [SiteMachine(host=name, known=known, machine=here[one]) for one in ids]
+        found += [
+            SiteMachine(host=name, known=known, machine=here[one], owner=owner_of(name, one) or "")
+            for one in ids
+        ]
         if len(found) >= most:
             break
     return found[:most]
@@ -75,8 +80,14 @@ def _is_wanted(machine: Machine, asked: AskMachines, owner: int | None) -> bool:
 
 
 def _one(manager: Manager, name: str, view: View) -> SiteMachine:
+    owner_of = manager.desk.requests.standing.owner_of_machine
     found = [
-        SiteMachine(host=state.record.name, known=joined(state.record), machine=machine)
+        SiteMachine(
+            host=state.record.name,
+            known=joined(state.record),
+            machine=machine,
+            owner=owner_of(state.record.name, machine.id) or "",
+        )
         for state in manager.core.picture.hosts.values()
         for machine in view(state).values()
         if machine.id.startswith(name) or machine.name == name
