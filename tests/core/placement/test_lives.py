@@ -461,7 +461,11 @@ def test_a_request_that_is_at_fault_itself_fails_with_its_code_and_is_not_counte
 
 
 def test_what_has_no_image_fails_at_once_unless_another_host_has_it() -> None:
-    said = {"why": "the archive is not there", "cause": Cause.IMAGE, "blames_environment": True}
+    said: dict[str, Any] = {
+        "why": "the archive is not there",
+        "cause": Cause.IMAGE,
+        "blames_environment": True,
+    }
     site = Site(Policy(rank=()))
     site.knows("mini", image="mini")
     site.join("a", readings={"images": []})
