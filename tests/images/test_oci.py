@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.server
 import io
 import json
 import socket
 import subprocess
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -304,6 +306,10 @@ def test_an_image_from_a_registry_is_the_one_on_disk(
         reference = f"docker://{where}/some/name:tag"
         run("skopeo", "copy", "--dest-tls-verify=false", f"oci:{layout}:test", reference)
         fetched = image_of(stocked, reference)
+        with pytest.raises(EncampError) as raised:
+            image_of(stocked, f"docker://{where}/some/name:other")
+        assert "does not have it" in raised.value.sentence
+        assert raised.value.detail == ""
     assert left_over(stocked) == []
     assert fetched.defaults.variables["GREETING"] == "hello=world"
     assert fetched.defaults.workdir == "/srv"
@@ -317,8 +323,34 @@ def test_a_registry_that_is_not_there_is_an_error_with_its_name(stocked: Home) -
     with pytest.raises(EncampError) as raised:
         image_of(stocked, "docker://127.0.0.1:9/some/name:tag")
     assert raised.value.code is Code.BUILD_FAILED
-    assert "127.0.0.1:9" in raised.value.sentence + raised.value.detail
+    assert "The registry 127.0.0.1:9 cannot be reached" in raised.value.sentence
     assert left_over(stocked) == []
+
+
+@pytest.mark.site
+def test_a_registry_that_wants_a_password_is_told_how_to_get_it(stocked: Home) -> None:
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="images"')
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            where = f"127.0.0.1:{server.server_port}"
+            with pytest.raises(EncampError) as raised:
+                image_of(stocked, f"docker://{where}/some/name:tag")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "does not give it to us" in raised.value.sentence
+    assert f"skopeo login {where}" in raised.value.hint
+    assert raised.value.detail == ""
 
 
 def test_only_registries_on_this_host_do_without_encryption() -> None:
@@ -336,5 +368,8 @@ def test_a_container_runs_as_a_machine(site_home: Home, encamp: Encamp, layout: 
     try:
         done = encamp("run", "--image", "contained", "--", "cat", "/etc/greeting")
         assert done.stdout == b"hello from a container\n"
+        # Its own command is `cat`.
+        own = encamp("run", "--image", "contained", input=b"what it was given\n")
+        assert own.stdout == b"what it was given\n"
     finally:
         ImageStore(site_home, shared=None).rm("contained")

@@ -68,7 +68,7 @@ def test_request_that_cannot_be_met_is_refused_before_anything_is_made(
 
 
 def test_missing_command_is_refused(encamp: Encamp) -> None:
-    check_refused(encamp, ("run", "--"), Code.USAGE, "Missing argument", "encamp run --help")
+    check_refused(encamp, ("run", "--"), Code.USAGE, "no command to run", "encamp run --help")
     check_refused(encamp, ("frobnicate",), Code.USAGE, "No such command", "encamp --help")
 
 

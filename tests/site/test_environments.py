@@ -117,3 +117,21 @@ def test_a_mistake_in_a_description_is_told_with_its_place_and_nothing_is_starte
     assert "environments.yaml:3:3" in said
     assert "'mini'" in said
     assert "'memory'" in said
+
+
+def test_network_that_the_host_does_not_have_is_told_before_an_image_is_built(
+    encamp: Encamp, tmp_path: Path
+) -> None:
+    describe(
+        tmp_path,
+        """
+wired:
+  extends: mini
+  network: bridge
+  image: {from: mini, run: [touch /built]}
+""",
+    )
+    refused = encamp("run", "-e", "wired", "--", "true", check=False)
+    assert refused.returncode == Code.CONFIGURATION.value
+    assert b"This host has no bridge" in refused.stderr
+    assert b"wired" not in encamp("image", "ls").stdout

@@ -71,6 +71,10 @@ def check_request(
         else:
             storage = choose(request.storage or environment.storage, size, home)
     check_name(request.name)
+    if (request.network or environment.network) == "bridge":
+        from encamp.agent.linking import host_bridge
+
+        host_bridge()
     _check_context(environment, resolved=False)
     shares = wanted_shares(request, environment)
     slots = check_shares(shares)

@@ -117,6 +117,9 @@ Timeout = Annotated[
         help="End the command after this: 90, 10m, 2h. It is told to end, and killed 5 s later.",
     ),
 ]
+MaybeWords = Annotated[
+    list[str] | None, typer.Argument(metavar="[COMMAND [ARG]...]", show_default=False)
+]
 Words = Annotated[list[str], typer.Argument(metavar="COMMAND [ARG]...", show_default=False)]
 
 
@@ -130,7 +133,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    command: Words,
+    command: MaybeWords = None,
     environment: Environment = "mini",
     cpus: Cpus = None,
     memory: Memory = None,
@@ -205,7 +208,8 @@ def run(
 ) -> int:
     """Run a command in a fresh machine.
 
-    Its output and exit code are the command's own. Ctrl-C reaches the command; a second one kills
+    Without a command, a container's image runs its own. Output and exit code are the command's.
+    Ctrl-C reaches the command; a second one kills
     the machine. Directories named by --share are live; --in and --out copy.
 
     Where there is a site (a manager's door on this host, or 'encamp login'), the job goes to the
@@ -232,18 +236,21 @@ def run(
         detach=detach,
     )
 
+    request = machine_request(
+        environment, cpus, memory, disk, storage, share, network, boot, name, image
+    )
+    door = site_door(local=local)
     job = Job(
-        machine=machine_request(
-            environment, cpus, memory, disk, storage, share, network, boot, name, image
+        machine=request,
+        command=command_of(
+            command or _own_command(request, away=door is not None), variables, workdir, terminal
         ),
-        command=command_of(command, variables, workdir, terminal),
         inputs=tuple(options.parse_copy(text, "--in") for text in inputs or ()),
         outputs=tuple(options.parse_copy(text, "--out") for text in outputs or ()),
         timeout=None if timeout is None else options.parse_duration(timeout),
         after=After.SAVE if after is None and save_as is not None else after,
         save_as=save_as,
     )
-    door = site_door(local=local)
     if door is not None:
         from encamp.cli.site_run import run_through_site
 
@@ -253,6 +260,19 @@ def run(
     from encamp.cli.session import run_here
 
     return run_here(job, timings=timings, as_json=as_json)
+
+
+def _own_command(request: MachineRequest, *, away: bool) -> list[str]:
+    if away:
+        raise EncampError(
+            Code.USAGE,
+            "There is no command to run.",
+            f"Write it behind the options: encamp run -e {request.environment} -- COMMAND. With"
+            " --local, a container's own is run on this host.",
+        )
+    from encamp.cli.session import own_command
+
+    return own_command(request)
 
 
 def execute(

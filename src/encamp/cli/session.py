@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 
+from encamp.agent.deciding import check_request
 from encamp.agent.keeper import Keeper
 from encamp.agent.run import Control, run_in, run_job
 from encamp.cli.bar import Bar
 from encamp.cli.steering import conclude, report, window_changes, with_signals
 from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
+from encamp.describe.environments import find_environment
 from encamp.home import default_home
-from encamp.model.job import Command, Job, Outcome
+from encamp.model.errors import Code, EncampError
+from encamp.model.job import Command, Job, MachineRequest, Outcome
+from encamp.model.recipe import Kind, Recipe
 
 
 def run_here(job: Job, *, timings: bool, as_json: bool) -> int:
@@ -32,6 +36,36 @@ async def _run(job: Job) -> Outcome:
             held.enter_context(window_changes(control))
         work = run_job(keeper, job, streams, control=control, progress=bar, window=window())
         return await with_signals(work, control)
+
+
+def own_command(request: MachineRequest) -> list[str]:
+    """What the environment's image runs if it is not told anything else, as a container does. The
+    image is got first: nothing else knows."""
+    environment = find_environment(request.environment)
+    keeper = Keeper.open(default_home())
+    wish = check_request(keeper.home, request, environment, to_be_saved=False)
+    wanted, images = wish.environment.image, keeper.maker.images
+    command: tuple[str, ...] = ()
+    with Bar() as bar:
+        if isinstance(wanted, str):
+            command = images.fetch(wanted, bar).defaults.command
+        elif of_container(wanted):
+            command = images.ensure(wanted, bar).defaults.command
+    if not command:
+        raise EncampError(
+            Code.USAGE,
+            f"There is no command to run, and the image of '{environment.name}' names none.",
+            f"Write it behind the options: encamp run -e {environment.name} -- COMMAND. See"
+            " 'encamp run --help'.",
+        )
+    return list(command)
+
+
+def of_container(recipe: Recipe) -> bool:
+    """Can an image of this recipe name a command? Those of Debian and the like do not."""
+    if recipe.kind is Kind.LAYER:
+        return not isinstance(recipe.parent, Recipe) or of_container(recipe.parent)
+    return recipe.kind is Kind.OCI
 
 
 def execute_here(reference: str, command: Command, timeout: float | None) -> int:

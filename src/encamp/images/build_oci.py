@@ -33,18 +33,63 @@ def local_layout(source: str, work: Workplace, progress: Portion) -> Path:
             "Write docker://HOST[:PORT]/NAME[:TAG].",
         )
     target = work.directory / "layout"
+    try:
+        fetch(source, reference["host"], target, work, progress)
+    except EncampError as error:
+        raise refused(source, reference["host"], error) from error
+    return target
+
+
+def fetch(source: str, host: str, target: Path, work: Workplace, progress: Portion) -> None:
     what = f"fetching {source}"
     programs.run(
         [
             *("skopeo", "--override-os", "linux", "--override-arch", "amd64", "copy"),
-            *(["--src-tls-verify=false"] if on_this_host(reference["host"]) else []),
+            *(["--src-tls-verify=false"] if on_this_host(host) else []),
             *(source, f"oci:{target}:image"),
         ],
         purpose=what,
         hold=(work.lock,),
         on_line=progress.reader(what, lambda _: None),
     )
-    return target
+
+
+REFUSALS = (
+    (
+        r"unauthorized|authentication required|denied|forbidden",
+        "does not give it to us",
+        "Is its name right? If it is not for everybody: 'skopeo login {host}'.",
+    ),
+    (
+        r"manifest unknown|name unknown|not found",
+        "does not have it",
+        "Check the name and the tag; 'skopeo list-tags' shows what there is.",
+    ),
+    (
+        r"x509|certificate|HTTP response to HTTPS client",
+        "has no certificate that this host trusts",
+        "Add its certificate authority to the host: update-ca-certificates(8).",
+    ),
+    (
+        r"no such host|connection refused|i/o timeout|no route|unreachable|name resolution",
+        "cannot be reached",
+        "Check the name of the registry, the network and the proxies of this host.",
+    ),
+)
+"""What a registry, or skopeo, says; what that means; and what to do."""
+
+
+def refused(source: str, host: str, error: EncampError) -> EncampError:
+    """What became of an image in a registry, in place of skopeo's own words."""
+    for words, meaning, hint in REFUSALS:
+        if error.code is Code.BUILD_FAILED and re.search(words, error.detail, re.IGNORECASE):
+            return EncampError(
+                Code.BUILD_FAILED,
+                f"The registry {host} {meaning}: {source}.",
+                hint.format(host=host),
+                transient=meaning == "cannot be reached",
+            )
+    return error
 
 
 def on_this_host(host: str) -> bool:
