@@ -35,9 +35,10 @@ from encamp.workplace import workplace
 User = tuple[int, int] | None
 """Whom a machine's process runs as, if not as us."""
 
-PATIENCE = 10.0
-"""Seconds of processor time in which a guest has to answer under KVM. It needs about one."""
-LONGEST = 60.0
+PATIENCE = 20.0
+"""Seconds of processor time in which a guest has to answer under KVM. It needs about one, and ten
+where the host is a virtual machine itself."""
+LONGEST = 120.0
 """Seconds by the clock, for a host so busy that the guest hardly gets a processor."""
 LOOK = 0.2
 """Seconds between two looks at the guest's processor time."""
