@@ -417,18 +417,6 @@ def test_a_leader_that_cannot_reach_the_bus_hands_over_to_one_that_can(
     assert managers.settled() == ("second", "first")
 
 
-def test_epochs_only_grow_and_no_event_is_told_twice(managers: Pair) -> None:
-    leader, other = managers.settled()
-    numbers = [event["number"] for event in managers.site.events()]
-    assert numbers == sorted(set(numbers))
-    assert len(managers.site.events("manager started")) >= 6
-    assert managers.daemon(other).stop() == 0
-    managers.site.wait_for(
-        "its leave",
-        lambda: (found := managers.status(leader)) and not found.leadership.standing_by,
-    )
-
-
 def test_hosts_keep_their_groups_under_a_manager_that_never_had_the_list(managers: Pair) -> None:
     """It was set up before they were added; and where they are added need not be the leader's."""
     managers.have_lead("second")
@@ -466,3 +454,15 @@ def test_hosts_keep_their_groups_under_a_manager_that_never_had_the_list(manager
         assert "node2" not in on("second", "site", "ls").stdout
     finally:
         site.daemons.pop("node2").end()
+
+
+def test_epochs_only_grow_and_no_event_is_told_twice(managers: Pair) -> None:
+    leader, other = managers.settled()
+    numbers = [event["number"] for event in managers.site.events()]
+    assert numbers == sorted(set(numbers))
+    assert len(managers.site.events("manager started")) >= 6
+    assert managers.daemon(other).stop() == 0
+    managers.site.wait_for(
+        "its leave",
+        lambda: (found := managers.status(leader)) and not found.leadership.standing_by,
+    )
