@@ -80,7 +80,7 @@ def test_machine_is_emulated_when_its_account_may_not_open_kvm_any_more(
     # It is no verdict on KVM, which works again as soon as it may be opened.
     assert believed.read_bytes() == before
     asked = masked(0o660, user[1], "accelerator")
-    assert asked.stdout == b"kvm: a guest answered under it\n"
+    assert asked.stdout.startswith(b"kvm: a guest answered under it\n")
 
 
 @pytest.mark.parametrize("how", [(), ("--boot",)])
