@@ -121,6 +121,10 @@ class Claims:
                 "It is claimed anew when its turn comes.",
             )
 
+    def over(self, id: str) -> None:
+        """The command of a claim, if there was one, has ended."""
+        self._drop(id)
+
     def ids(self) -> tuple[str, ...]:
         """What was promised and is not used."""
         self.forget()

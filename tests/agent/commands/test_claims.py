@@ -134,6 +134,17 @@ async def test_whoever_has_no_claim_leaves_alone_what_is_promised(
         check()
 
 
+async def test_nothing_is_left_of_a_claim_whose_command_is_over(
+    host: Home, asker: Asker, empty: None
+) -> None:
+    wanted = request("true")
+    async with asker.agent(host) as commands:
+        await commands.claim(claim(wanted))
+        await commands.execute(execute(wanted))
+        await asker.until_over(commands, id_of(wanted))
+        assert list((host.root / "claims").iterdir()) == []
+
+
 async def test_a_claim_that_is_not_used_in_time_expires(
     host: Home, asker: Asker, empty: None
 ) -> None:

@@ -57,6 +57,8 @@ class Caretaker:
         """Makes those of commands that wait for no turn."""
         self.own: Callable[[Tracked], None] | None = None
         """Called with each command of the agent's own that has got on."""
+        self.over: Callable[[str], None] = lambda id: None
+        """Called with the id of each command that has ended."""
         self._free = 0
         self._forgotten = -math.inf
         """By a clock that begins with the host: 0 may be just now."""
@@ -155,6 +157,7 @@ class Caretaker:
         if tracked.is_over():
             # Somebody else's turn has come.
             self._wake.set()
+            self.over(tracked.directory.id)
             if tracked.result is not None and tracked.was_ended():
                 self._left.add(tracked.result.stage.machine)
                 self._to_recover.set()

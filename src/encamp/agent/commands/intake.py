@@ -26,6 +26,7 @@ class Intake:
         self, home: Home, records: Records, caretaker: Caretaker, news: Callable[[], None]
     ) -> None:
         self.claims = Claims(home, self._use, self._machine)
+        caretaker.over = self.claims.over
         self._records = records
         self._caretaker = caretaker
         self._news = news
