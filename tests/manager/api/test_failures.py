@@ -35,6 +35,12 @@ def test_every_code_has_a_status_and_comes_back_as_it_was() -> None:
         assert again.detail == "more"
 
 
+def test_room_that_there_will_never_be_is_no_matter_of_waiting() -> None:
+    never = EncampError(Code.NO_ROOM, "1597 machines could never be at once.")
+    status, _, headers = failure(never)
+    assert (status, headers) == (422, {})
+
+
 SH = {"environment": "mini", "command": ["sh"]}
 
 

@@ -64,7 +64,10 @@ def failure(error: Exception) -> tuple[int, Problem, dict[str, str]]:
             return error.status, Problem.of(error.error), error.headers
         case EncampError():
             headers = {"Retry-After": "1"} if error.transient else {}
-            return STATUSES[error.code], Problem.of(error), headers
+            status = STATUSES[error.code]
+            if error.code is Code.NO_ROOM and not error.transient:
+                status = 422  # Waiting for room that there will never be makes no sense.
+            return status, Problem.of(error), headers
         case ValidationException():
             told = EncampError(Code.USAGE, _invalid(error), "See /v1/openapi.json.")
             return 400, Problem.of(told), {}
