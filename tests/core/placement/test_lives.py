@@ -489,6 +489,11 @@ def test_what_has_no_image_fails_at_once_unless_another_host_has_it() -> None:
     site.answer()
     site.fail("r2", **said)
     assert site.host("r2") == "b"
+    # What an owner describes has only its name in common with that.
+    site.submit("own", owner="bert", own=True)
+    site.answer_all()
+    site.fail("own", **said)
+    assert site.state("own") is RequestState.FAILED
 
 
 # ── ends ─────────────────────────────────────────────────────────────────────────────────────────

@@ -227,6 +227,8 @@ class Views:
 
     def has_image(self, request: Request, but: str) -> bool:
         """Has a host that is there the image of a request, other than one that has it not?"""
+        if request.own:
+            return False  # What others call so may be something else.
         wanted = self._wanted(shape_of(request, owned=False))
         hosts = self._world.things["host"]
         return any(
