@@ -26,7 +26,7 @@ def test_two_lines_are_an_environment(encamp: Encamp, tmp_path: Path) -> None:
         for found in json.loads(encamp("env", "ls", "--json").stdout)
         if found["name"] == "small"
     ]
-    assert listed["origin"] == str(tmp_path / "environments.yaml")
+    assert listed["file"] == str(tmp_path / "environments.yaml")
 
 
 def test_size_network_shares_and_kernel_arguments_are_as_described(
