@@ -135,12 +135,14 @@ async def test_bodies_of_whatever_bytes_are_understood_or_refused_at_every_addre
     assert not caplog.records
 
 
+@pytest.mark.parametrize("token", [True, False])
 async def test_body_that_says_in_two_ways_how_long_it_is_ends_the_connection(
-    calls: Calling,
+    calls: Calling, token: bool
 ) -> None:
     secret = await calls.secret()
     host, port = calls.server.address.removeprefix("http://").split(":")
-    head = f"POST /v1/requests HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
+    shown = f"Authorization: Bearer {secret}\r\n" if token else ""
+    head = f"POST /v1/requests HTTP/1.1\r\nHost: x\r\n{shown}"
     lengths = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
     hidden = "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     reader, writer = await asyncio.open_connection(host, int(port))

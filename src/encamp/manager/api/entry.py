@@ -80,10 +80,10 @@ class Entry:
 
     async def _enter(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         try:
+            _check_length(scope)
             if not scope["path"].startswith(OPEN):
                 await self._check_tokens_hold()
                 scope["state"][CALLER] = await self._caller(scope)
-            _check_length(scope)
             bounded = Bounded(scope, receive)
         except RefusedError as refused:
             self._meters.refused(refused.status)
