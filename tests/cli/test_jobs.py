@@ -8,10 +8,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from encamp.cli import requests
 from encamp.cli import site_door as doors
 from encamp.cli.main import run_command
 from encamp.door import questions
@@ -19,6 +21,7 @@ from encamp.door.peer import Peer
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Copy, Job, MachineRequest, User
 from encamp.model.request import (
+    NOT_YET,
     Cause,
     Explanation,
     HostReason,
@@ -82,6 +85,29 @@ CANCELLED = record("e", RequestState.CANCELLED, reason="ann wanted it to end")
 LOST = record("f", RequestState.LOST, reason="node03 is gone")
 MACHINE = record("1", RequestState.RUNNING, words=(), hosts=("node01",))
 ATTACHED = record("2", RequestState.RUNNING, detached=False, hosts=("node01",))
+
+
+def test_only_who_waits_for_a_reason_is_told_of_it() -> None:
+    """What comes before every job is worth a word only to somebody who was told that it waits."""
+    said: list[str] = []
+
+    class Said:
+        def update(self, what: str, fraction: float | None = None) -> None:
+            said.append(what)
+
+    def told(waited: bool, state: RequestState, **reason: Any) -> bool:
+        one = msgspec.structs.replace(record("a", state), reason=Reason(**reason))
+        return requests.tell(one, Said(), waited=waited)
+
+    waiting, start = RequestState.WAITING, RequestState.STARTING
+    assert told(False, waiting, cause=Cause.BEHIND, sentence=NOT_YET) is False
+    assert told(False, RequestState.CLAIMING, cause=Cause.CLAIM, sentence="reserving") is False
+    assert told(False, start, cause=Cause.START, sentence="its machine is being made") is False
+    assert said == []
+    assert told(False, waiting, cause=Cause.NO_ROOM, sentence="vm is full", next="Soon.") is True
+    assert told(True, start, cause=Cause.START, sentence="its machine is being made") is True
+    assert said == ["aaaaaaaa waits: vm is full. Soon.", "aaaaaaaa: its machine is being made"]
+
 
 MANY = Explanation(
     kind="job",

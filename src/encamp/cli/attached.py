@@ -57,6 +57,7 @@ class Attached:
         self._progress = progress
         self._window = window
         self._attempt = -1
+        self._waited = False
         self._clients: dict[int, Client] = {}
         self._talks: dict[int, asyncio.Task[Outcome | None]] = {}
         self._outcomes: dict[int, Outcome | None] = {}
@@ -133,7 +134,7 @@ class Attached:
         if record.attempt != self._attempt or record.state is RequestState.WAITING:
             self._begin_anew(record.attempt)
         if not self._begun:
-            requests.tell(record, self._progress)
+            self._waited = requests.tell(record, self._progress, waited=self._waited)
         for part in record.parts:
             if part.state in MET and part.number not in self._talks:
                 self._talk(record, part.number)

@@ -14,7 +14,7 @@ from encamp.cli.cleaning import remark
 from encamp.door.client import AnyDoor, UnansweredError, WentAwayError, ask_async
 from encamp.door.questions import AskTicket, EndRequest, FollowRequest, Question, Submit, Ticket
 from encamp.model.errors import Code, EncampError
-from encamp.model.request import REQUEST_OVER, Cause, Request, RequestRecord, RequestState
+from encamp.model.request import NOT_YET, REQUEST_OVER, Cause, Request, RequestRecord, RequestState
 from encamp.progress import Progress
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -93,13 +93,26 @@ async def one(door: AnyDoor, question: Question, expected: type[A]) -> A:
     raise EncampError(Code.PROTOCOL, "The manager gave no answer.")
 
 
-def tell(record: RequestRecord, progress: Progress) -> None:
-    """What somebody who waits for it should know."""
-    id, reason = short(record.request.id), record.reason.sentence
+QUIET = frozenset({Cause.CLAIM, Cause.START})
+"""What comes before every job: worth a word only to somebody who was told that it waits."""
+
+
+def tell(record: RequestRecord, progress: Progress, *, waited: bool) -> bool:
+    """What somebody who waits for it should know: why it waits, and what happens next. `waited`:
+    was anything told before? Returns whether by now."""
+    id, reason = short(record.request.id), record.reason
+    if record.state in REQUEST_OVER or not reason.sentence:
+        return waited
     if record.state is RequestState.WAITING:
-        progress.update(f"{id} waits: {reason}" if reason else f"{id} waits.")
-    elif reason and record.state not in REQUEST_OVER:
-        progress.update(f"{id}: {reason}")
+        if reason.sentence == NOT_YET:
+            return waited
+        after = f" {reason.next}" if reason.next else ""
+        progress.update(f"{id} waits: {reason.sentence.rstrip('.')}.{after}")
+    elif waited or reason.cause not in QUIET:
+        progress.update(f"{id}: {reason.sentence}")
+    else:
+        return waited
+    return True
 
 
 def verdict(record: RequestRecord) -> EncampError:

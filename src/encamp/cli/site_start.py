@@ -47,6 +47,7 @@ class _Starting:
     async def run(self) -> RequestRecord:
         record: RequestRecord | None = None
         try:
+            waited = False
             with Bar() as bar:
                 record = await requests.submit(self._door, self._request)
                 async with aclosing(requests.follow(self._door, record.request.id)) as records:
@@ -55,7 +56,7 @@ class _Starting:
                             return record
                         if record.state in REQUEST_OVER:
                             break
-                        requests.tell(record, bar)
+                        waited = requests.tell(record, bar, waited=waited)
             raise requests.verdict(record)
         except BaseException:
             if record is not None and record.state not in REQUEST_OVER:

@@ -179,6 +179,10 @@ class Cause(enum.Enum):
     """Nothing is in its way."""
 
 
+NOT_YET = "no host has been chosen for it yet"
+"""The sentence of what has not been looked at: there is no other reason so far."""
+
+
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Why something is as it is, and what happens next. Part of its record."""
 

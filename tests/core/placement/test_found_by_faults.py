@@ -6,6 +6,7 @@ from encamp.core.actions import EndPart
 from encamp.core.happenings import Remembered
 from encamp.model.policy import Limit, Per, Policy
 from encamp.model.request import (
+    NOT_YET,
     Cause,
     PartState,
     RequestRecord,
@@ -89,7 +90,7 @@ def test_a_machine_that_comes_up_after_it_was_to_end_is_ended() -> None:
 def test_a_remembered_request_that_was_never_tried_can_say_why_it_waits() -> None:
     site = Site(settled=False)
     site.happens(Remembered(RequestRecord(request=request("r"))))
-    assert (site.cause("r"), site.sentence("r")) == (Cause.BEHIND, "it has not been its turn yet")
+    assert (site.cause("r"), site.sentence("r")) == (Cause.BEHIND, NOT_YET)
 
 
 def test_room_is_not_kept_for_one_behind_the_head_of_its_line() -> None:

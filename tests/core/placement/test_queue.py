@@ -301,7 +301,7 @@ def test_lines_far_behind_the_head_have_their_turn() -> None:
     assert site.state("small") is RequestState.CLAIMING
     assert site.cause("large399") is Cause.NO_ROOM
     assert site.sentence("large399") == "no host has 2 cpu, 1.0 GiB free"
-    assert site.why("large399").reason.sentence == "1 host has less than 2 processors free"
+    assert site.why("large399").reason.sentence == "node has less than 2 processors free"
     site.finish("r")
     assert site.state("large0") is RequestState.CLAIMING
     assert site.state("large1") is RequestState.WAITING

@@ -44,7 +44,7 @@ class Claims:
             parts=tuple(Part(number=number, host=host) for number, host in enumerate(hosts)),
             reason=Reason(
                 cause=Cause.CLAIM,
-                sentence=f"{where} {'is' if len(set(hosts)) == 1 else 'are'} asked for room",
+                sentence=f"room for it is being reserved on {where}",
                 since=now,
                 next="Its machines are made as soon as the answer is there.",
             ),

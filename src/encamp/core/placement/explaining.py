@@ -67,18 +67,29 @@ def _told(books: Books, line: Line) -> Reason:
     elif not line.view.built:
         sentence = f"no host has {line.view.shape.size} free"
     else:
-        sentence = sentence_of(line.view, _of_open(books, line))
+        sentence = sentence_of(line.view, _of_open(books, line)) + _why_failed(books, line.view)
     return msgspec.structs.replace(reason, sentence=sentence, next=NEXT.get(reason.cause, ""))
+
+
+def _why_failed(books: Books, view: View) -> str:
+    """What went wrong last where nothing is tried for a while."""
+    shape = view.shape
+    for host, verdict in view.verdicts.items() if view.counts.get(Verdict.SPARED) else ():
+        if verdict is Verdict.SPARED:
+            for (environment, owner), spared in books.sparing.of_host(host).items():
+                if environment == shape.environment and owner in ("", shape.owner):
+                    return f": {spared.reason}"
+    return ""
 
 
 def _behind(books: Books, entry: Entry, line: Line) -> Reason:
     before = line.entries.before(entry.place)
     first = books.entries[line.head[2]]
     cause = waiting_reason(books, first)
-    one = "request like it comes" if before == 1 else "requests like it come"
+    one = "request like it is" if before == 1 else "requests like it are"
     return Reason(
         cause=Cause.BEHIND,
-        sentence=f"{before} {one} first, and the first of them waits: {cause.sentence}",
+        sentence=f"{cause.sentence}; {before} {one} ahead of it",
         since=entry.record.changed,
         next=NEXT[Cause.BEHIND],
     )
@@ -88,7 +99,7 @@ def _of_open(books: Books, line: Line) -> dict[str, int]:
     """Of the hosts that are open: how many are not open to its head all the same."""
     entry, view = books.entries[line.head[2]], line.view
     passed = sum(view.verdicts.get(host) is Verdict.OPEN for host in entry.passed)
-    return {"has just refused it|have just refused it": passed} if passed else {}
+    return {"could not take it just now|could not take it just now": passed} if passed else {}
 
 
 def explain_request(
@@ -203,7 +214,8 @@ def _details(books: Books, view: View, room: HostRoom, verdict: Verdict, now: fl
             return ""
         if verdict is Verdict.TRIED:
             return f" ({spared.reason})"
-        return f" {spared.failures} times ({spared.reason}), for {spared.until - now:.0f} s more"
+        again = f"it is tried again in {spared.until - now:.0f} s"
+        return f" {spared.failures} times ({spared.reason}); {again}"
     return ""
 
 
@@ -230,7 +242,7 @@ def explain_host(books: Books, passing: Passing, host: Host, now: float, owner: 
             else "until one machine has come up"
         )
         lines.append(
-            f"it is spared {what} {state}, after {spared.failures} failures: {spared.reason}"
+            f"{what} is not tried there {state}, after {spared.failures} failures: {spared.reason}"
         )
     if passing.kept is not None and host.name in passing.kept.hosts:
         lines.append(f"room is kept free for request {passing.kept.request.id}")

@@ -43,6 +43,7 @@ from encamp.core.world import Change
 from encamp.model.event import Event
 from encamp.model.policy import Policy
 from encamp.model.request import (
+    NOT_YET,
     PLACED,
     REQUEST_OVER,
     Cause,
@@ -274,4 +275,4 @@ class Placement:
 
 
 def _not_yet(since: float) -> Reason:
-    return Reason(cause=Cause.BEHIND, sentence="it has not been its turn yet", since=since)
+    return Reason(cause=Cause.BEHIND, sentence=NOT_YET, since=since)

@@ -9,6 +9,9 @@ from encamp.core.placement.view import View
 from encamp.model.request import Cause
 from encamp.model.size import Size, format_bytes
 
+MOST_NAMED = 1000
+"""Hosts among which a single one is looked up to be named."""
+
 _FULL = (Verdict.NO_CPUS, Verdict.NO_MEMORY, Verdict.NO_DISK, Verdict.OPEN)
 
 NEXT = {
@@ -21,7 +24,7 @@ NEXT = {
     " --wait-at-most limits how long it waits.",
     Cause.ENVIRONMENT: "It waits for a host to join that can make its machines.",
     Cause.NEIGHBOURS: "It is placed as soon as those machines are there, or gone.",
-    Cause.BEHIND: "It is looked at when it is its turn.",
+    Cause.BEHIND: "It is placed when those before it are, and there is room.",
     Cause.ABSENT: "It is placed as soon as a host joins that fits.",
 }
 
@@ -92,6 +95,7 @@ def sentence_of(view: View, more: Mapping[str, int]) -> str:
     words = words_for(view)
     left_open = view.counts.get(Verdict.OPEN, 0)
     parts = [_counted(count, *what.split("|")) for what, count in more.items() if count]
+    named = view.verdicts if len(view.verdicts) <= MOST_NAMED else {}
     left_open -= sum(more.values())
     if left_open > 0:
         parts.append(
@@ -102,13 +106,19 @@ def sentence_of(view: View, more: Mapping[str, int]) -> str:
         if count:
             meaning = verdict.value
             parts.append(
-                _counted(count, meaning.one.format(**words), meaning.several.format(**words))
+                _counted(
+                    count,
+                    meaning.one.format(**words),
+                    meaning.several.format(**words),
+                    next((name for name, known in named.items() if known is verdict), ""),
+                )
             )
     return ", ".join(parts)
 
 
-def _counted(count: int, one: str, several: str) -> str:
-    return f"1 host {one}" if count == 1 else f"{count} hosts {several}"
+def _counted(count: int, one: str, several: str, name: str = "") -> str:
+    """`name`: of the host, if it is only one."""
+    return f"{name or '1 host'} {one}" if count == 1 else f"{count} hosts {several}"
 
 
 def listed(hosts: list[str]) -> str:

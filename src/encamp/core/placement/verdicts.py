@@ -52,16 +52,16 @@ class Verdict(enum.Enum):
     UNKNOWN = _means(Cause.REQUIREMENTS, "does not tell what {requirements} asks", lasting=True)
     NOT_NEAR = _means(Cause.NEIGHBOURS, "has no machine of {near}")
     NOT_AWAY = _means(Cause.NEIGHBOURS, "has a machine of {away}", "have machines of {away}")
-    SPARED = _means(Cause.LEFT_ALONE, "is spared after {environment} failed there")
+    SPARED = _means(Cause.LEFT_ALONE, "is not tried for a while, since {environment} failed there")
     TRIED = _means(
         Cause.LEFT_ALONE,
-        "is tried with one machine after {environment} failed there",
-        "are tried with one machine each after {environment} failed there",
+        "is being tried with one other job, since {environment} failed there",
+        "are being tried with one other job each, since {environment} failed there",
     )
     DOUBTED = _means(
         Cause.LEFT_ALONE,
-        "has broken its promises, and is spared",
-        "have broken their promises, and are spared",
+        "is not tried for a while, since it refused what it had room for",
+        "are not tried for a while, since they refused what they had room for",
     )
     NO_CPUS = _means(Cause.NO_ROOM, "has less than {cpus} free")
     NO_MEMORY = _means(Cause.NO_ROOM, "has less than {memory} free")
