@@ -79,7 +79,7 @@ def accelerator(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether machines use KVM on this host, and why (not); and what confines them."""
+    """Tell whether machines use KVM here, and what confines them."""
     import os
 
     import msgspec
