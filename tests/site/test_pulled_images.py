@@ -64,6 +64,8 @@ def variables(ground: Path, site_home: Home, name: str, settings: str) -> dict[s
     return {
         **os.environ,
         "ENCAMP_HOME": str(ground / name),
+        # Images that root has on the host that runs the suite would serve this home, too.
+        "ENCAMP_SYSTEM_HOME": str(ground / "no-system"),
         "ENCAMP_USER_CONFIG": str(configuration),
         "ENCAMP_QUIET": "1",
     }
