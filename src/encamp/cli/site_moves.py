@@ -25,7 +25,7 @@ def save_on_site(machine: str, image: str, compression: Compression) -> dict[str
     """Save a machine as an image on its host; what the image is."""
     question = MoveMachine(machine=machine, move=Move.SAVE, image=image, compression=compression)
     record = _done(question)
-    remark(f"The image is on host {record.host}, for your machines there.")
+    remark(f"The image is on host {record.host}, for machines of the same owner there.")
     return record.value if isinstance(record.value, dict) else {}
 
 
