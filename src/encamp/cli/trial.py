@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 def try_out(name: str, site: Path | None, files: list[Path]) -> list[Judged]:
     """What the triggers, or the one of that name, would do."""
-    written = trigger_files(files)
+    # A file that was named and is not there is told whether there is a manager or not.
+    written = trigger_files(files) if files else []
     recording = _live() if site is None else _recorded(site)
     world = picture_of(recording.hosts, recording.commands, recording.at).world
     commands: dict[str, CommandDefinition] = {
         definition.name: definition for host in recording.hosts for definition in host.commands
     }
-    definitions = read_triggers(written, world.schema, commands)
+    definitions = read_triggers(written or trigger_files(files), world.schema, commands)
     engine = Engine(world, zone=local_zone())
     engine.load(definitions, commands, recording.at)
     known = [definition.name for definition in definitions]
