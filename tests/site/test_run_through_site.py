@@ -220,7 +220,7 @@ def test_what_waits_for_too_long_is_withdrawn_and_says_why(site: RunningSite) ->
     for what in (("run", *words, "--", "true"), ("start", *words)):
         done = site(*what, check=False)
         assert (done.returncode, done.stdout) == (85, "")
-        assert "withdrawn: it had not begun after 0.2 seconds: 1 host does not meet" in done.stderr
+        assert "withdrawn: it had not begun after 0.2 seconds: node1 does not meet" in done.stderr
     assert jobs(site) == []
     odd = site("run", "--wait-at-most", "0", "--", "true", check=False)
     assert odd.returncode == 64
