@@ -6,7 +6,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,30 @@ def built_once(
 def stock(home: Home, built: Home) -> None:
     """Give a home the packages, and the steps of builds, that another has."""
     shutil.copytree(built.cache, home.cache, dirs_exist_ok=True)
+
+
+VERDICT = "accelerator.json"
+"""In a home: whether KVM is to be trusted. It is not there where nobody could open the device."""
+
+
+def give_verdict(home: Home, tried: Home) -> None:
+    """Spare a home the trial of KVM that another has made."""
+    with suppress(FileNotFoundError):
+        shutil.copy(tried.root / VERDICT, home.root)
+
+
+@contextmanager
+def verdict_kept(home: Home) -> Iterator[None]:
+    """Whatever a test has a home believe of KVM is forgotten afterwards."""
+    path = home.root / VERDICT
+    before = path.read_bytes() if path.exists() else None
+    try:
+        yield
+    finally:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(before)
 
 
 def give_images(home: Home, built: Home) -> None:

@@ -16,6 +16,7 @@ from encamp.home import Home
 from encamp.machines import accelerator
 from encamp.machines.accelerator import Verdict
 from encamp.machines.account import process_user
+from tests.builds import VERDICT, verdict_kept
 from tests.conftest import ENCAMP
 from tests.site.siting import root_only
 
@@ -31,12 +32,10 @@ Masked = Callable[..., "subprocess.CompletedProcess[bytes]"]
 @pytest.fixture
 def believed(site_home: Home) -> Iterator[Path]:
     """A guest has answered under KVM, as far as the home knows; the file that says so."""
-    path = site_home.root / "accelerator.json"
-    before = path.read_bytes()
     verdict = Verdict("kvm", "a guest answered under it", accelerator._evidence(), 0.0)
-    accelerator._keep(site_home, verdict)
-    yield path
-    path.write_bytes(before)
+    with verdict_kept(site_home):
+        accelerator._keep(site_home, verdict)
+        yield site_home.root / VERDICT
 
 
 @pytest.fixture

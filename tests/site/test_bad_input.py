@@ -14,6 +14,7 @@ from encamp.home import Home
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest
 from encamp.progress import Silent
+from tests.builds import give_verdict
 from tests.conftest import Encamp, left_behind
 
 pytestmark = pytest.mark.site
@@ -102,7 +103,7 @@ def test_image_corrupted_on_disk_is_noticed(
 ) -> None:
     home = Home(tmp_path / "home").prepare()
     shutil.copytree(site_home.images, home.images, dirs_exist_ok=True)
-    shutil.copy(site_home.root / "accelerator.json", home.root)
+    give_verdict(home, site_home)
     for root in home.images.glob("*/root.squashfs"):
         root.chmod(0o644)
         with root.open("r+b") as file:

@@ -19,6 +19,7 @@ from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.model.errors import Code
 from encamp.model.size import MIB
+from tests.builds import give_verdict
 from tests.conftest import ENCAMP, ROOT, Encamp, left_behind
 from tests.site.cloud_disk import (
     cloud_disk,
@@ -81,7 +82,7 @@ unbootable:
 def disk_home(site_home: Home) -> Iterator[Home]:
     """A home of these tests' own: one machine in it is there for many of them."""
     home = Home(site_home.root.with_name(f"{site_home.root.name}-disks")).prepare()
-    shutil.copy(site_home.root / "accelerator.json", home.root)
+    give_verdict(home, site_home)
     try:
         yield home
         left = left_behind(home)

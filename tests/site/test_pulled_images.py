@@ -18,6 +18,7 @@ from encamp.images.store import ImageStore
 from encamp.model.errors import Code
 from encamp.model.image import Image
 from encamp.progress import Silent
+from tests.builds import give_verdict
 from tests.conftest import ENCAMP, left_behind
 from tests.images.servers import Nginx, nginx
 
@@ -54,9 +55,7 @@ def server(ground: Path, image: Image) -> Iterator[Nginx]:
 def variables(ground: Path, site_home: Home, name: str, settings: str) -> dict[str, str]:
     """A node of its own, where `tiny` is described and these settings hold."""
     home = Home(ground / name).prepare()
-    verdict = site_home.root / "accelerator.json"
-    # Reached on this host already, and another one takes ten seconds.
-    shutil.copy(verdict, home.root / verdict.name)
+    give_verdict(home, site_home)
     configuration = ground / f"{name}-configuration"
     configuration.mkdir(mode=0o700, exist_ok=True)
     (configuration / "environments.yaml").write_text(ENVIRONMENTS)

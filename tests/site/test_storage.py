@@ -25,6 +25,7 @@ from encamp.machines.qemu import Engine
 from encamp.machines.room import full_disk_named
 from encamp.machines.storage_file import copy_with_holes
 from encamp.model.errors import Code, EncampError
+from tests.builds import give_verdict
 from tests.conftest import ENCAMP, Encamp, left_behind
 from tests.site.test_recovery import KILLED, Dying, dying, settled, states
 from tests.site.volumes import Mounted, allocated, fill, mounted, shared_bytes
@@ -186,7 +187,7 @@ def furnish(place: Mounted, site_home: Home) -> Home:
         shutil.copytree(image.directory, home.images / image.directory.name)
     link_path(home, "mini").parent.mkdir(exist_ok=True)
     shutil.copy(link_path(site_home, "mini"), link_path(home, "mini"))
-    shutil.copy(site_home.root / "accelerator.json", home.root)
+    give_verdict(home, site_home)
     return home
 
 

@@ -18,7 +18,7 @@ from encamp.home import Home
 from encamp.model.batch import BatchSettings, Rule
 from encamp.model.batch_record import UNDER_WAY, BatchRecord
 from tests.batch.slurm.private import Cluster, User, private_cluster
-from tests.builds import give_images
+from tests.builds import give_images, give_verdict
 from tests.conftest import ENCAMP, ROOT
 
 TEMPLATE = files("encamp.batch.slurm").joinpath("job_submit.lua").read_text()
@@ -58,7 +58,7 @@ class Camp(Cluster):
         for node in self.site.nodes:
             home = Home(self.place / f"home-{node.name}").prepare()
             give_images(home, images)
-            shutil.copy(images.root / "accelerator.json", home.root)
+            give_verdict(home, images)
             self.homes.append(home)
 
     def require(self, memory: str) -> None:
