@@ -141,14 +141,13 @@ def _run(site: Trial, count: int, bar: Bar) -> None:
 
 def _greeting(site: Trial) -> str:
     width = max(len(line.command) for line in site.tries) + 2
-    text = SHELL.format(
+    return SHELL.format(
         user=site.user.pw_name,
         host=site.hosts[0].name,
         work=site.work,
         tries="\n".join(f"  {line.command:{width}}{line.meaning}" for line in site.tries),
         files="\n".join(f"  {path}" for path in site.files),
     )
-    return f"{text}\n{site.remark}\n" if site.remark else text
 
 
 def _show(site: Trial, jobs: dict[str, str | None], seconds: float) -> None:

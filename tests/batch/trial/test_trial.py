@@ -135,6 +135,17 @@ def test_interactive_jobs_and_steps_are_in_machines(site: Trial) -> None:
     assert re.search(r"^mini-", typed(site, waited), re.MULTILINE)
 
 
+def test_batch_systems_own_accounting_tells_of_jobs_in_machines(site: Trial) -> None:
+    job = site.submit("mini", ["sh", "-c", "exit 7"])
+    site.wait([job])
+    asked, told = {
+        "slurm": (f"sacct -X -n -P -j {job} -o User,State,ExitCode", r"\|FAILED\|7:0$"),
+        "gridengine": (f"qacct -j {job}", r"^exit_status +7\b"),
+    }[site.system]
+    # Neither has it the moment the job ends.
+    wait_for(lambda: re.search(told, typed(site, asked), re.MULTILINE))
+
+
 def test_environment_that_nobody_describes_is_refused_at_once(site: Trial) -> None:
     with pytest.raises(EncampError) as raised:
         site.submit("nosuch", ["true"])

@@ -10,7 +10,8 @@ import msgspec
 
 GROUPS = Path("/sys/fs/cgroup")
 LOOPBACK = "127.0.0.1"
-
+PORTS = range(10240, 32000, 64)
+"""First ports that a site may take: below those that the kernel gives to others."""
 
 AT_ONCE = "batch_sched_delay=0,sched_min_interval=1000,sched_interval=1,bf_interval=1"
 """Jobs are looked at as soon as they come."""
@@ -30,6 +31,8 @@ class SiteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Is memory given out as processors are?"""
     control_groups: bool = False
     """Are jobs held together by control groups, and measured?"""
+    accounting: bool = False
+    """Is there slurmdbd, with a database, for `sacct` and `sreport`?"""
     job_submit: str = ""
     """The text of job_submit.lua; empty: no such hook."""
     plugins: str = ""
@@ -39,6 +42,16 @@ class SiteOptions(msgspec.Struct, frozen=True, kw_only=True):
     machines, which join by themselves."""
     lines: tuple[str, ...] = ()
     """Further lines of slurm.conf, which come last."""
+
+
+def bus_port(first: int) -> int:
+    """The last port of a site's row, which the site leaves to a bus."""
+    return first + PORTS.step - 1
+
+
+def accounting_port(first: int) -> int:
+    """Where slurmdbd listens: the last port but one, since nodes' ports follow the first."""
+    return first + PORTS.step - 2
 
 
 def slurm_conf(directory: Path, port: int, options: SiteOptions) -> str:
@@ -76,7 +89,17 @@ def slurm_conf(directory: Path, port: int, options: SiteOptions) -> str:
         "SlurmdParameters=config_overrides",
         f"JobAcctGatherType={gathering}",
         "JobAcctGatherFrequency=1",
-        "AccountingStorageType=accounting_storage/none",
+        *(
+            [
+                "AccountingStorageType=accounting_storage/slurmdbd",
+                f"AccountingStorageHost={LOOPBACK}",
+                f"AccountingStoragePort={accounting_port(port)}",
+                # With munge a password is the path of munge's socket.
+                f"AccountingStoragePass={directory}/munge/socket",
+            ]
+            if options.accounting
+            else ["AccountingStorageType=accounting_storage/none"]
+        ),
         "JobCompType=jobcomp/filetxt",
         f"JobCompLoc={directory}/log/completed",
         "MpiDefault=none",

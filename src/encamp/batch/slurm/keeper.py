@@ -29,7 +29,7 @@ POLITE = 20.0
 """Seconds that a program is given to end by itself before the site is swept."""
 STUBBORN = 30.0
 """Seconds until all that was killed is gone."""
-OWN = ("etc", "run", "log", "state", "spool", "munge")
+OWN = ("etc", "run", "log", "state", "spool", "munge", "accounts")
 """What a site makes in its directory."""
 GROUPS = Path("/sys/fs/cgroup")
 

@@ -27,14 +27,21 @@ from typing import Any, Self
 
 from encamp import programs
 from encamp.batch.slurm import keeper
-from encamp.batch.slurm.conf import SiteOptions, control_group_conf, hosts_file, slurm_conf
+from encamp.batch.slurm.accounting import start_accounting
+from encamp.batch.slurm.conf import (
+    PORTS,
+    SiteOptions,
+    accounting_port,
+    bus_port,
+    control_group_conf,
+    hosts_file,
+    slurm_conf,
+)
 from encamp.batch.slurm.places import Node, Place, wait_for
 from encamp.model.errors import Code, EncampError
 
 LONGEST = 60
 """Characters of the directory's path: sockets below it have names of limited length."""
-PORTS = range(10240, 32000, 64)
-"""First ports that a site may take: below those that the kernel gives to others."""
 ABSENT = ("unknown", "down", "not_responding")
 """In the state of a node that is not there."""
 
@@ -53,11 +60,6 @@ class SlurmSite:
         self.held = ExitStack()
         self._control: socket.socket
         self._lock = -1
-
-    @property
-    def bus_port(self) -> int:
-        """One that no site of Slurm's takes but this one, which leaves it to others."""
-        return self.port + PORTS.step - 1
 
     @property
     def environment(self) -> dict[str, str]:
@@ -117,6 +119,8 @@ class SlurmSite:
             polite=False,
         )
         wait_for("munged", (munge / "socket").exists, self.said)
+        if self.options.accounting:
+            start_accounting(self)
         self.start_controller()
         for name in self.options.nodes:
             self.nodes.append(Node(self, name))
@@ -143,7 +147,8 @@ class SlurmSite:
             claim = socket.socket(socket.AF_UNIX)
             try:
                 claim.bind(f"\0encamp-slurm-{first}")
-                for port in range(first, first + 2 + len(self.options.nodes)):
+                daemons = range(first, first + 2 + len(self.options.nodes))
+                for port in (*daemons, accounting_port(first), bus_port(first)):
                     with socket.socket() as probe:
                         probe.bind(("127.0.0.1", port))
             except OSError:

@@ -84,8 +84,6 @@ class Trial(ABC):
     system: str
     own_tries: Sequence[Try] = ()
     """What the batch system's own commands do; `encamp`'s come after them."""
-    remark: str = ""
-    """What a user of the batch system may miss here."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from encamp.batch.slurm.conf import bus_port
 from encamp.batch.slurm.site import SlurmSite
 from encamp.batch.trial.site import SPANK, Node, Trial, Try
 
@@ -22,16 +23,14 @@ class SlurmTrial(Trial):
         Try("sbatch --comment env:mini --wrap 'uname -a; id'", "a job in a machine"),
         *([Try("srun --vmenv=mini uname -n", "a step in one")] if SPANK.exists() else []),
         Try("squeue", "the jobs that wait or run"),
-    )
-    remark = (
-        "This site keeps no accounts, so 'sacct' has nothing to tell: ask 'encamp jobs --batch'."
+        Try("sacct", "what Slurm has written down of those that ran"),
     )
 
     def bring_up(self, held: ExitStack) -> None:
         lines = () if self.arrival is None else (f"Prolog={self.arrival}",)
         place = self.directory / "slurm"
         self.slurm = held.enter_context(
-            SlurmSite(place, nodes=self.nodes, cpus=self.slots, lines=lines)
+            SlurmSite(place, nodes=self.nodes, cpus=self.slots, accounting=True, lines=lines)
         )
         words: list[str | Path] = ["--prefix", self.directory / "lib", "--yes"]
         words += ["--spank"] if SPANK.exists() else []
@@ -48,7 +47,7 @@ class SlurmTrial(Trial):
 
     @property
     def bus(self) -> str:
-        return f"127.0.0.1:{self.slurm.bus_port}"
+        return f"127.0.0.1:{bus_port(self.slurm.port)}"
 
     @property
     def own_files(self) -> Sequence[Path]:
