@@ -22,7 +22,7 @@ from encamp import programs
 from encamp.guest.channel import Exec, Hello
 from encamp.guest.frames import STDIN, Type, encode
 from encamp.machines.hardware import PORTS, Backing, command_line
-from encamp.machines.qemu import PROGRAM, port_name
+from encamp.machines.qemu import PROGRAM, SHARES, port_name, window
 
 PATIENCE = 60.0
 """Seconds for any one answer."""
@@ -39,7 +39,6 @@ class BareMachine:
     def __init__(self, ground: Ground) -> None:
         self._began = time.perf_counter()
         self.directory = Path(tempfile.mkdtemp(prefix="bare-", dir=ground.scratch))
-        (self.directory / "empty").mkdir()
         with ExitStack() as held:
 
             def inherit(path: Path, flags: int) -> int:
@@ -49,11 +48,12 @@ class BareMachine:
 
             listeners = [
                 held.enter_context(self._listen(name))
-                for name in ("monitor", *map(port_name, range(PORTS)))
+                for name in ("monitor", SHARES, *map(port_name, range(PORTS)))
             ]
             root = inherit(ground.plan.image.root, os.O_RDONLY)
             memory = inherit(ground.memory(), os.O_RDWR)
             self._state = inherit(ground.state(), os.O_RDONLY)
+            seen = held.enter_context(window())
             numbers = [listener.fileno() for listener in listeners]
             path = f"/proc/self/fd/{memory}"
             backing = Backing(
@@ -61,15 +61,16 @@ class BareMachine:
                 roots=[f"/proc/self/fd/{root}"],
                 memory=f"memory-backend-file,share=off,mem-path={path}",
                 monitor=numbers[0],
-                ports=numbers[1:],
-                shares=[("empty", True)] * ground.plan.hardware.share_slots,
+                ports=numbers[2:],
+                shares=numbers[1],
+                window=f"/proc/self/fd/{seen}",
             )
             words = command_line(programs.find(PROGRAM), ground.plan.hardware, backing)
             self.process = subprocess.Popen(
                 [*words, "-incoming", "defer"],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
-                pass_fds=(*numbers, root, memory, self._state),
+                pass_fds=(*numbers, root, memory, seen, self._state),
             )
         self.port: socket.socket | None = None
 

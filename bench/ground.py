@@ -19,7 +19,7 @@ from encamp.describe.shipped import MINI
 from encamp.home import default_home
 from encamp.machines import accelerator
 from encamp.machines.account import process_user
-from encamp.machines.hardware import SHARE_SLOTS, Hardware
+from encamp.machines.hardware import Hardware
 from encamp.machines.template import Template
 from encamp.model.job import Command, Job, MachineRequest, User
 from encamp.model.wanted import wanted_size
@@ -71,6 +71,6 @@ async def _plan(keeper: Keeper) -> tuple[Plan, Template]:
     image = await asyncio.to_thread(keeper.maker.images.ensure, MINI, Silent())
     verdict = await accelerator.decide(keeper.home, image, user, Silent())
     size = wanted_size(request, environment)
-    hardware = Hardware(verdict.accelerator, size, SHARE_SLOTS[0], environment.network)
+    hardware = Hardware(verdict.accelerator, size, environment.network)
     plan = Plan(request, environment, image, hardware, user)
     return plan, await keeper.maker.template(plan, Silent())

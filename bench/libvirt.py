@@ -20,8 +20,8 @@ from bench.bare import command_frames, connect, new_hello, read_until
 from bench.ground import Ground
 from bench.measure import ImpossibleError
 from encamp.machines.freeze import boot_origin
-from encamp.machines.hardware import PORTS
-from encamp.machines.qemu import KERNEL_ARGUMENTS
+from encamp.machines.hardware import PORTS, SHARES_PORT
+from encamp.machines.qemu import KERNEL_ARGUMENTS, SHARES
 from encamp.model.size import MIB
 
 NAME = "encamp-bench"
@@ -152,15 +152,12 @@ def _description(ground: Ground, directory: Path) -> str:
     if plan.hardware.accelerator == "kvm":
         kind, cpu = "kvm", "<cpu mode='host-passthrough'/>"
     ports = "".join(
-        f"<channel type='unix'><source mode='bind' path='{escape(str(directory))}/port.{number}'/>"
-        f"<target type='virtio' name='encamp.{number}'/></channel>"
-        for number in range(PORTS)
-    )
-    (directory / "empty").mkdir()
-    shares = "".join(
-        f"<filesystem type='mount'><source dir='{escape(str(directory))}/empty'/>"
-        f"<target dir='share{number}'/><readonly/></filesystem>"
-        for number in range(plan.hardware.share_slots)
+        f"<channel type='unix'><source mode='bind' path='{escape(str(directory))}/{name}'/>"
+        f"<target type='virtio' name='{shown}'/></channel>"
+        for name, shown in (
+            *((f"port.{number}", f"encamp.{number}") for number in range(PORTS)),
+            (SHARES, SHARES_PORT),
+        )
     )
     return f"""\
 <domain type='{kind}'>
@@ -189,7 +186,6 @@ def _description(ground: Ground, directory: Path) -> str:
     <memballoon model='none'/>
     <serial type='file'><source path='{escape(str(directory))}/console'/></serial>
     {ports}
-    {shares}
   </devices>
 </domain>
 """

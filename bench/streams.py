@@ -35,11 +35,11 @@ sent. The growth of the process's memory while that passes through says whether 
 is the guest's, which copies every byte a few times in emulated code, and QEMU's, which passes at
 most 32 KiB at a time between the guest's port and the socket.
 
-*9p* is a directory of the host shown with `--share`, *copied* the same files with `--in` or
-`--out`. Reading through 9p means reading the files once, in the machine; copied, they are copied in
-and then read from the machine's memory. Writing is the other way round. The tree has many small
-files and one large one. 9p pays for every file with several requests that leave the machine, a copy
-is one stream; what is read twice, or in part, favours one or the other accordingly.
+*Shared* is a directory of the host shown with `--share`, *copied* the same files with `--in` or
+`--out`. Reading through a share means reading the files once, in the machine; copied, they are
+copied in and then read from the machine's memory. Writing is the other way round. The tree has many
+small files and one large one. A share pays for every file with several requests that leave the
+machine, a copy is one stream; what is read twice, or in part, favours one or the other accordingly.
 """
 
 BLOCK = 8 * MIB
@@ -181,7 +181,7 @@ def _seconds(outcome: Outcome, *phases: Phase) -> float:
 
 
 def _files(ground: Ground, runner: asyncio.Runner, report: Report, times: int) -> None:
-    names = ("9p, read", "copied in, read", "9p, written", "copied out")
+    names = ("shared, read", "copied in, read", "shared, written", "copied out")
     shared_read, copied_read, shared_write, copied_write = (Series(n, "MB/s") for n in names)
     tree = ground.scratch / "tree"
     _make_tree(tree)
@@ -214,8 +214,8 @@ def _files(ground: Ground, runner: asyncio.Runner, report: Report, times: int) -
         shutil.rmtree(written)
         shutil.rmtree(copied)
     report.figures += [
-        Figure("9p / copied, reading once", ratio(shared_read, copied_read)),
-        Figure("9p / copied, writing once", ratio(shared_write, copied_write)),
+        Figure("shared / copied, reading once", ratio(shared_read, copied_read)),
+        Figure("shared / copied, writing once", ratio(shared_write, copied_write)),
     ]
     report.background += [shared_read, copied_read, shared_write, copied_write]
 

@@ -198,7 +198,7 @@ def nothing_left(site_home: Home) -> Iterator[None]:
 
 def left_behind(home: Home) -> list[str]:
     """Everything in a home that belongs to a machine or to half-done work."""
-    processes = [f"process {pid}" for pid in machine_processes(home)]
+    processes = [f"process {pid}" for pid in machine_processes(home) + share_servers(home)]
     machines = [f"machine {path.name}" for path in home.machines.iterdir()]
     kept = ("apt-", "kernels", "environments", "steps")
     work = [path.name for path in home.cache.iterdir() if not path.name.startswith(kept)]
@@ -212,14 +212,25 @@ def left_behind(home: Home) -> list[str]:
 
 def machine_processes(home: Home) -> list[int]:
     """Processes that work in one of the home's directories: machines, dying ones excepted."""
+    return [pid for pid, serves in _at_work(home) if not serves]
+
+
+def share_servers(home: Home) -> list[int]:
+    """Those that serve the shares of such machines."""
+    return [pid for pid, serves in _at_work(home) if serves]
+
+
+def _at_work(home: Home) -> list[tuple[int, bool]]:
+    """Each with whether it serves shares."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             where = (entry / "cwd").readlink()
+            serves = b"/encamp-shares\0" in (entry / "cmdline").read_bytes()
         except OSError:
             continue
         if where.is_relative_to(home.root) and where != home.root:
-            found.append(int(entry.name))
+            found.append((int(entry.name), serves))
     return found

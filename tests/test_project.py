@@ -156,6 +156,7 @@ def test_wheel_carries_the_compiled_programs_and_is_for_this_kind_of_machine(
         for program in (
             "encamp/guest/encamp-guest",
             "encamp/machines/encamp-launch",
+            "encamp/machines/encamp-shares",
             "encamp/batch/encamp-starter",
         ):
             assert program in names

@@ -16,7 +16,7 @@ from encamp.model.image import Image
 from encamp.model.size import MIB, Size
 from tests.images.stock import make_image, store_in
 
-SMALL = Hardware("tcg", Size(1, 64 * MIB), 0, "none")
+SMALL = Hardware("tcg", Size(1, 64 * MIB), "none")
 LARGE = msgspec.structs.replace(SMALL, size=Size(1, 128 * MIB))
 
 

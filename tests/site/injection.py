@@ -27,6 +27,7 @@ NUMBERS = {
     "mprotect": 10,
     "shmget": 29,
     "socket": 41,
+    "socketpair": 53,
     "kill": 62,
     "fcntl": 72,
     "truncate": 76,
@@ -35,7 +36,10 @@ NUMBERS = {
     "symlink": 88,
     "chmod": 90,
     "ptrace": 101,
+    "removexattr": 197,
     "keyctl": 250,
+    "utimensat": 280,
+    "inotify_init1": 294,
     "prlimit64": 302,
     "process_vm_writev": 311,
     "pidfd_send_signal": 424,
@@ -64,8 +68,8 @@ class Inside:
 
     def _find_instruction(self) -> int:
         for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines():
-            if found := re.match(r"(\w+)-(\w+) r-xp .*/libc\.so", line):
-                begin, end = (int(word, 16) for word in found.groups())
+            if found := re.match(r"(\w+)-(\w+) r-xp .*/(libc\.so|encamp-shares)", line):
+                begin, end = int(found[1], 16), int(found[2], 16)
                 return begin + os.pread(self._memory, end - begin, begin).index(SYSCALL)
         raise AssertionError("the process has no C library")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from encamp.home import Home
-from tests.conftest import ENCAMP, Encamp, left_behind, machine_processes
+from tests.conftest import ENCAMP, Encamp, left_behind, machine_processes, share_servers
 from tests.site.accounts import Account, accounts
 from tests.site.injection import Inside, inside
 
@@ -83,9 +83,7 @@ def assert_memory_is_out_of_reach(taken: Inside) -> None:
     for name in names:
         for way in (os.O_RDWR, os.O_WRONLY, os.O_RDWR | os.O_TRUNC, os.O_RDONLY | os.O_TRUNC):
             assert taken("open", name, way) in REFUSED
-        # An owner's file is the owner's to change, where a writable share lets the process do that.
-        taken("chmod", name, 0o666)
-        assert taken("open", name, os.O_RDWR) in REFUSED
+        assert taken("chmod", name, 0o666) in REFUSED
         assert taken("truncate", name, 0) in REFUSED
     for fd in held:
         flags = taken("fcntl", fd, fcntl.F_GETFL)
@@ -98,11 +96,10 @@ def assert_memory_is_out_of_reach(taken: Inside) -> None:
 
 
 def test_memory_that_others_map_is_out_of_reach(
-    encamp: Encamp, site_home: Home, alice: Account, tmp_path: Path
+    encamp: Encamp, site_home: Home, alice: Account
 ) -> None:
-    shared = own(alice, alice.directory / "shared-memory")
-    encamp("start", "--name", "a", "--share", tmp_path)
-    alice.encamp("start", "--name", "a", "--share", shared)
+    encamp("start", "--name", "a")
+    alice.encamp("start", "--name", "a")
     for home in (site_home, alice.home):
         (pid,) = machine_processes(home)
         with inside(pid) as taken:
@@ -114,8 +111,7 @@ def test_memory_that_others_map_is_out_of_reach(
 
 def test_disk_that_others_are_over_is_out_of_reach(alice: Account) -> None:
     options = ("--disk", "64M", "--storage", "qcow2")
-    shared = own(alice, alice.directory / "shared-disk")
-    alice.encamp("start", "--name", "a", *options, "--share", shared)
+    alice.encamp("start", "--name", "a", *options)
     (pid,) = machine_processes(alice.home)
     (base,) = alice.home.templates.glob("*/disk.base")
     with inside(pid) as taken:
@@ -123,7 +119,7 @@ def test_disk_that_others_are_over_is_out_of_reach(alice: Account) -> None:
         same = [fd for fd in names if fd.samefile(base)]
         assert same
         for name in (str(base), *(f"/proc/self/fd/{fd.name}" for fd in same)):
-            taken("chmod", name, 0o666)
+            assert taken("chmod", name, 0o666) in REFUSED
             assert taken("open", name, os.O_RDWR) in REFUSED
     assert (
         alice.encamp("exec", "a", "--", "sh", "-c", "echo here >/tmp/x; cat /tmp/x").stdout
@@ -139,20 +135,26 @@ def test_files_of_its_owner_are_out_of_reach(alice: Account) -> None:
     word = own(alice, fixed / "word", "as it was")
     words = ("--share", f"{shared}:/shared", "--share", f"{fixed}:/fixed:ro")
     alice.encamp("start", "--name", "a", *words)
-    (pid,) = machine_processes(alice.home)
+    (machine,), (server,) = machine_processes(alice.home), share_servers(alice.home)
     (record,) = alice.home.machines.glob("*/machine.json")
     template = next(alice.home.templates.glob("*/template.json"))
-    with inside(pid) as taken:
-        for path in (secret, profile, record, template):
-            for way in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC):
-                assert taken("open", path, way) in REFUSED
-            assert taken("truncate", path, 0) in REFUSED
-            assert taken("unlink", path) in REFUSED
-            assert taken("rename", path, shared / "stolen") in {*REFUSED, "EXDEV"}
-        for directory in (alice.directory, Path("/tmp"), Path("/dev/shm"), record.parent):
-            assert taken("open", directory / "new", os.O_WRONLY | os.O_CREAT, 0o600) in REFUSED
-            assert taken("symlink", "/bin/sh", directory / "new") in REFUSED
-            assert taken("open", directory, os.O_RDONLY | os.O_DIRECTORY) in REFUSED
+    closed = (secret, profile, record, template)
+    for pid, files in ((machine, (*closed, word)), (server, closed)):
+        with inside(pid) as taken:
+            for path in files:
+                for way in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC):
+                    assert taken("open", path, way) in REFUSED
+                assert taken("truncate", path, 0) in REFUSED
+                assert taken("unlink", path) in REFUSED
+                assert taken("rename", path, shared / "stolen") in {*REFUSED, "EXDEV"}
+            for directory in (alice.directory, Path("/tmp"), Path("/dev/shm"), record.parent):
+                assert taken("open", directory / "new", os.O_WRONLY | os.O_CREAT, 0o600) in REFUSED
+                assert taken("symlink", "/bin/sh", directory / "new") in REFUSED
+                assert taken("open", directory, os.O_RDONLY | os.O_DIRECTORY) in REFUSED
+    with inside(machine) as taken:
+        assert taken("open", shared / "made", os.O_WRONLY | os.O_CREAT, 0o600) in REFUSED
+        assert taken("open", shared, os.O_RDONLY | os.O_DIRECTORY) in REFUSED
+    with inside(server) as taken:
         assert isinstance(taken("open", word, os.O_RDONLY), int)
         assert taken("open", word, os.O_RDWR) in REFUSED
         assert taken("open", fixed / "new", os.O_WRONLY | os.O_CREAT, 0o600) in REFUSED
@@ -168,9 +170,36 @@ def test_modes_of_files_are_out_of_reach_without_a_share_to_write_to(alice: Acco
     secret = own(alice, alice.directory / ".private", "of alice's")
     secret.chmod(0o600)
     alice.encamp("start", "--name", "a", "--share", f"{own(alice, alice.directory / 'ro')}:/s:ro")
-    (pid,) = machine_processes(alice.home)
-    with inside(pid) as taken:
-        assert taken("chmod", secret, 0o644) in REFUSED
+    for pid in machine_processes(alice.home) + share_servers(alice.home):
+        with inside(pid) as taken:
+            assert taken("chmod", secret, 0o644) in REFUSED
+            assert taken("utimensat", 0, secret, 0, 0) in REFUSED
+            assert taken("removexattr", secret, "user.x") in REFUSED
+            assert taken("inotify_init1", 0) in REFUSED
+    alice.encamp("start", "--name", "b", "--share", f"{own(alice, alice.directory / 'rw')}:/s")
+    for pid in machine_processes(alice.home):
+        with inside(pid) as taken:
+            assert taken("chmod", secret, 0o644) in REFUSED
+            assert taken("utimensat", 0, secret, 0, 0) in REFUSED
+            assert taken("removexattr", secret, "user.x") in REFUSED
+            assert taken("inotify_init1", 0) in REFUSED
+
+
+def test_share_server_reaches_no_other_process_and_no_network(
+    encamp: Encamp, site_home: Home, alice: Account, tmp_path: Path
+) -> None:
+    encamp("start", "--name", "a", "--share", tmp_path)
+    alice.encamp("start", "--name", "a", "--share", own(alice, alice.directory / "shared"))
+    for home in (site_home, alice.home):
+        (machine,), (server,) = machine_processes(home), share_servers(home)
+        with inside(server) as taken:
+            for name in ("mem", "environ", "maps", "root/etc/passwd", "cwd/console"):
+                assert taken("open", f"/proc/{machine}/{name}", os.O_RDONLY) in REFUSED
+            assert taken("ptrace", 0x4206, machine, 0, 0) in REFUSED
+            assert taken("kill", machine, 0) in REFUSED
+            for kind in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
+                assert taken("socket", kind, 2, 0) in REFUSED
+    encamp("kill-all")
 
 
 def test_other_machines_of_the_same_account_are_out_of_reach(
@@ -212,6 +241,8 @@ def test_sockets_are_those_of_the_machines_network(
     kinds = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK, socket.AF_PACKET)
     with inside(pid) as taken:
         made = {kind for kind in kinds if isinstance(taken("socket", kind, 2, 0), int)}
+        # A pair is enough to send something to any socket that has a name.
+        assert taken("socketpair", socket.AF_UNIX, 2, 0, 0) in REFUSED
     assert made == allowed
     encamp("kill-all")
 

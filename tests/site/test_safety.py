@@ -320,8 +320,8 @@ def test_buffer_of_a_machine_is_counted_as_large_as_it_is(
     tmp_path: Path, layers: int, accelerator: str, words: int | None, overhead: int
 ) -> None:
     """Before it stands, and when it does."""
-    hardware = Hardware(accelerator, Size(1, GIB), 0, "none", layers)
-    backing = Backing("a", [], "", 0, [], [])
+    hardware = Hardware(accelerator, Size(1, GIB), "none", layers)
+    backing = Backing("a", [], "", 0, [], 0)
     command = command_line(Path("sleep"), hardware, backing)
     assert any(f"tb-size={words}" in word for word in command) == (words is not None)
     assert room.overhead(hardware) == overhead * MIB
@@ -521,7 +521,7 @@ def test_what_machines_may_still_grow_to_is_taken(
     free = 4 * GIB - room.RESERVE - 2 * GIB - small - large + used
 
     def check(layers: int, memory: int) -> None:
-        room.check_room(Hardware("tcg", Size(1, memory), 0, "none", layers), tmp_path)
+        room.check_room(Hardware("tcg", Size(1, memory), "none", layers), tmp_path)
 
     check(1, free - small)
     check(0, free - large)

@@ -149,7 +149,7 @@ async def test_machine_works_on_a_block_device_it_may_not_open(
     image = ImageStore(site_home, shared=None).ensure(environment.image)
     verdict = await accelerator.decide(site_home, image, user, Silent())
     size = Size(1, environment.size.memory, 24 * MIB)
-    hardware = Hardware(verdict.accelerator, size, 0, "none", len(image.layers), kept=Kept.VOLUME)
+    hardware = Hardware(verdict.accelerator, size, "none", len(image.layers), kept=Kept.VOLUME)
     if user is not None:
         assert device.stat().st_uid != user[0]
         assert not device.stat().st_mode & 0o007

@@ -172,8 +172,8 @@ def test_templates_are_kept_apart_by_all_that_must_match(encamp: Encamp, tmp_pat
         encamp("run", *request, "--after", "keep", "--name", "clone", "--", "true")
         keys.append(json.loads(encamp("show", "--json", "clone").stdout)["template"])
         encamp("rm", "--force", "clone")
-    assert len(set(keys[:3])) == 1, "any number of shares takes the same hardware"
-    assert len(set(keys[2:])) == 4
+    assert len(set(keys[:4])) == 1, "any number of shares takes the same hardware"
+    assert len(set(keys[3:])) == 3
     listed = {template["key"]: template for template in templates(encamp)}
     assert set(keys) <= set(listed)
     table = encamp("template", "ls").stdout.decode()

@@ -49,7 +49,6 @@ class Wish(msgspec.Struct, frozen=True):
     user: tuple[int, int] | None
     size: Size
     shares: tuple[Share, ...]
-    slots: int
     storage: Storage | None
     """None as long as it may turn out to be a whole disk, which has a way of its own."""
     to_be_saved: bool
@@ -77,8 +76,8 @@ def check_request(
         host_bridge()
     _check_context(environment, resolved=False)
     shares = wanted_shares(request, environment)
-    slots = check_shares(shares)
-    return Wish(request, environment, user, size, shares, slots, storage, to_be_saved)
+    check_shares(shares)
+    return Wish(request, environment, user, size, shares, storage, to_be_saved)
 
 
 async def find_image(
@@ -127,7 +126,6 @@ async def decide(
     hardware = Hardware(
         verdict.accelerator,
         size,
-        wish.slots,
         request.network or environment.network,
         len(image.layers),
         environment.devices,

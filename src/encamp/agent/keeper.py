@@ -16,6 +16,7 @@ from encamp.agent.journal import Journal
 from encamp.agent.making import Maker
 from encamp.agent.moving import Moves, check_host
 from encamp.agent.phases import Phases
+from encamp.agent.plan import check_shares
 from encamp.agent.promised import counting
 from encamp.agent.recovery import recover
 from encamp.agent.session import mount_shares, session
@@ -25,10 +26,11 @@ from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
 from encamp.machines.account import process_user
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.hardware import Hardware, Kept, share_slots_for
+from encamp.machines.hardware import Hardware, Kept
 from encamp.machines.processor import kvm_release
-from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake
+from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake, window
 from encamp.machines.room import check_room
+from encamp.machines.share_server import serve, while_served
 from encamp.machines.storage import KEPT, backend_of
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
@@ -135,7 +137,7 @@ class Keeper:
             self.journal.write(standing)
             try:
                 if current.shares and current.guest:
-                    # QEMU cannot save a machine that has a share mounted.
+                    # What their server knows of files that are open does not sleep with it.
                     await engine.unless_ended(engine.resume())
                     async with session(current, engine) as channel:
                         await channel.unmount()
@@ -149,6 +151,7 @@ class Keeper:
             # leaves a machine that is suspended, and a process that recovery ends.
             moved = self._moves.moved(standing, Move.SUSPEND, "suspended on request")
             await engine.process.kill()
+            directory.end_shares()
             return moved
 
     async def _as_before(self, machine: Machine, engine: Engine) -> None:
@@ -170,14 +173,12 @@ class Keeper:
         with self._moves.moving(machine, Move.RESTORE) as current, ExitStack() as held:
             directory = self.journal.directory(current.id)
             user = process_user(current.owner)
+            check_shares(current.shares)
             image = self.image_of(current)
             await check_processor(self.home, self.maker.images, image, user, current)
-            slots = share_slots_for(len(current.shares))
-            assert slots is not None, "it had that many shares when it was made"
             hardware = Hardware(
                 current.accelerator,
                 current.size,
-                slots,
                 current.network,
                 len(image.layers),
                 current.devices,
@@ -192,6 +193,8 @@ class Keeper:
                 from encamp.machines.tap import again
 
                 blueprint.tap = held.enter_context(again(current.link))
+            if current.shares and not hardware.whole:
+                blueprint.window = held.enter_context(window())
             origin = Restore(directory.context)
             with self.home.lock("room"):
                 in_file = hardware.kept is Kept.FILE
@@ -200,6 +203,9 @@ class Keeper:
             try:
                 try:
                     await engine.unless_ended(wake(engine, origin))
+                    # What may fail comes before the machine runs: there is no way back then.
+                    if current.shares and current.guest:
+                        serve(blueprint)
                 except BaseException:
                     await engine.process.kill()
                     raise
@@ -231,7 +237,10 @@ class Keeper:
                 # Its new process leads nowhere yet.
                 port = await engine.unless_ended(engine.forward(SSH_PORT))
                 standing = msgspec.structs.replace(standing, ssh=port)
-            await self._greet(standing, engine)
+            if standing.shares and standing.guest:
+                await while_served(engine.directory, self._greet(standing, engine))
+            else:
+                await self._greet(standing, engine)
         except BaseException:
             if before is not None and _last_written(machine, directory) == before:
                 await engine.process.kill()

@@ -10,6 +10,7 @@ from encamp.agent.journal import ClientLock, Journal, ended_meanwhile
 from encamp.agent.session import Port
 from encamp.guest.channel import Channel
 from encamp.machines.qemu import Engine
+from encamp.machines.share_server import while_served
 from encamp.model.errors import EncampError
 from encamp.model.machine import Machine, Move, State
 
@@ -36,6 +37,12 @@ class Live:
 
     async def ready(self) -> None:
         """Wait until the guest has answered, and has done what it was told at first."""
+        if self.machine.shares:
+            await while_served(self.engine.directory, self._settle())
+        else:
+            await self._settle()
+
+    async def _settle(self) -> None:
         await self.channel.welcome()
         for setting in self._settings:
             await setting

@@ -24,8 +24,9 @@ from encamp.images.store import ImageStore
 from encamp.machines import accelerator
 from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_template
 from encamp.machines.hardware import Kept
-from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake
+from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake, window
 from encamp.machines.room import check_room, full_disk_named
+from encamp.machines.share_server import ServerEndedError, serve
 from encamp.machines.storage import TemplateDiskGoneError, backend_of, give
 from encamp.machines.template import CONSOLE, LIMIT, Template, TemplateStore, template_key
 from encamp.model.environment import Environment
@@ -292,19 +293,26 @@ class Maker:
                 tap=plan.tap,
             )
             try:
-                with self.home.lock("room"):
-                    check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
-                    engine = launch(blueprint, source)
-                self.on_launch(engine.process.pid)
-                await engine.unless_ended(wake(engine, source))
-                if origin is None and plan.hardware.accelerator == "kvm":
-                    # One that boots is asked for nothing above. If KVM is refused to it, that is
-                    # to show before its guest is sent any work.
-                    await engine.unless_ended(engine.status())
-                # Not before: a connection that QEMU accepts while it loads the machine's state
-                # makes it raise an interrupt that is lost in the loading, and the guest never
-                # hears of us.
+                with ExitStack() as held:
+                    if plan.shares and not plan.hardware.whole:
+                        blueprint.window = held.enter_context(window())
+                    with self.home.lock("room"):
+                        check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
+                        engine = launch(blueprint, source)
+                    self.on_launch(engine.process.pid)
+                    await engine.unless_ended(wake(engine, source))
+                    if origin is None and plan.hardware.accelerator == "kvm":
+                        # One that boots is asked for nothing above. If KVM is refused to it, that
+                        # is to show before its guest is sent any work.
+                        await engine.unless_ended(engine.status())
+                    # Not before: a connection that QEMU accepts while it loads the machine's state
+                    # makes it raise an interrupt that is lost in the loading, and the guest never
+                    # hears of us.
+                    if plan.shares:
+                        serve(blueprint)
                 return await self._speak(plan, machine, engine, client, first)
+            except ServerEndedError:
+                raise  # Neither the machine nor its template is to blame.
             except EncampError as error:
                 if error.code is not Code.MACHINE_LOST:
                     raise

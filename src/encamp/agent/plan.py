@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from encamp.agent.session import USER_NETWORK
-from encamp.machines.hardware import SHARE_SLOTS, Hardware, share_slots_for
+from encamp.machines.hardware import SHARES, Hardware
 from encamp.machines.processor import kvm_release, processor
 from encamp.machines.tap import Tap
 from encamp.model.environment import Answer, Context, Environment
@@ -146,8 +146,8 @@ def wanted_shares(request: MachineRequest, environment: Environment) -> tuple[Sh
     return (*kept, *request.shares)
 
 
-def check_shares(shares: tuple[Share, ...]) -> int:
-    """How many 9p devices the shares need; each must be a directory that is really there."""
+def check_shares(shares: tuple[Share, ...]) -> None:
+    """Refuse more than a machine may have, and what is not a directory that is really there."""
     for share in shares:
         if not Path(share.source).is_dir():
             missing = "is not a directory" if Path(share.source).exists() else "does not exist"
@@ -174,11 +174,9 @@ def check_shares(shares: tuple[Share, ...]) -> int:
             f"Two shares cannot both be shown at {twice}.",
             "Give one of them another path: --share DIR:PATH.",
         )
-    slots = share_slots_for(len(shares))
-    if slots is None:
+    if len(shares) > SHARES:
         raise EncampError(
             Code.USAGE,
-            f"A machine can have {SHARE_SLOTS[-1]} shares, not {len(shares)}.",
+            f"A machine can have {SHARES} shares, not {len(shares)}.",
             "Share a directory that contains several of them.",
         )
-    return slots

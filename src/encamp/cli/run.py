@@ -68,7 +68,8 @@ Shares = Annotated[
     typer.Option(
         "--share",
         metavar="DIR[:PATH][:ro]",
-        help="Show a directory of this host inside, live; under PATH, or its own path.",
+        help="Show a directory of this host inside, under PATH or its own path: changes are seen"
+        " at once on both sides, and locks of files hold for both.",
     ),
 ]
 Network = Annotated[

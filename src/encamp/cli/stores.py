@@ -30,14 +30,13 @@ def template_ls(as_json: AsJson = False) -> None:
     if as_json:
         print_json([template for template, _ in found])
         return
-    made = table("key", "environment", "size", "shares", "network", "QEMU", "on disk", "made", "")
+    made = table("key", "environment", "size", "network", "QEMU", "on disk", "made", "")
     for template, usable in found:
         hardware = template.hardware
         made.add_row(
             template.key[:8],
             template.environment,
             str(hardware.size),
-            str(hardware.share_slots),
             hardware.network,
             f"{template.qemu.split()[0]} {hardware.accelerator}",
             format_bytes(store.size(template)) if usable else "?",

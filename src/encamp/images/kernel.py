@@ -31,8 +31,7 @@ WANTED = (
     "virtio_net",
     "squashfs",
     "overlay",
-    "9p",
-    "9pnet_virtio",
+    "fuse",
     # ext4 asks for this one by what it does, not by its name.
     "crc32c_generic",
     "ext4",

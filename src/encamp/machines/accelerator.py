@@ -22,7 +22,7 @@ from encamp import programs
 from encamp.home import Home, user_name
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.freeze import boot_origin, greet_template
-from encamp.machines.hardware import SHARE_SLOTS, Hardware
+from encamp.machines.hardware import Hardware
 from encamp.machines.processor import kvm_release
 from encamp.machines.qemu import KVM, PROGRAM, Blueprint, Engine, kvm_group, launch
 from encamp.model.errors import EncampError
@@ -191,7 +191,7 @@ def _keep(home: Home, verdict: Verdict) -> Verdict:
 async def _boots(home: Home, image: Image, user: User) -> str | None:
     """Boot a guest under KVM: None if it answered, else why not."""
     layers = len(image.layers)
-    hardware = Hardware("kvm", Size(1, 256 * MIB), SHARE_SLOTS[0], "none", layers)
+    hardware = Hardware("kvm", Size(1, 256 * MIB), "none", layers)
     with workplace(home, "kvm-trial") as place:
         directory = MachineDirectory(place.directory / "machine")
         directory.make(user, 0)

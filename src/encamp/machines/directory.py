@@ -13,9 +13,15 @@ from pathlib import Path
 
 from encamp.machines import volumes
 from encamp.machines.plain_file import plain_file
+from encamp.machines.process import Process
+from encamp.model.errors import EncampError
 from encamp.workplace import remove_however_deep
 
 TAIL = 4096
+
+PATIENCE = 5.0
+"""Seconds that a killed share server has to end; one on a file system that does not answer stays,
+and can do no more than end."""
 
 DOOMED = "."
 """Begins the name of a directory that is being removed."""
@@ -43,8 +49,13 @@ class MachineDirectory:
         return self.path / "client"
 
     @property
+    def shares_lock(self) -> Path:
+        """Locked by the machine's share server while it lives."""
+        return self.path / "shares.lock"
+
+    @property
     def log(self) -> Path:
-        """What QEMU itself had to say."""
+        """What QEMU itself had to say, and the share server."""
         return self.path / "qemu.log"
 
     @property
@@ -80,7 +91,6 @@ class MachineDirectory:
         """Make the directory's parts; `user` is whom the process runs as, if not as us."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         self.run.mkdir(mode=0o700)
-        (self.run / "empty").mkdir(mode=0o500)
         for number in range(shares):
             (self.run / f"share{number}").mkdir(mode=0o500)
         if user is not None:
@@ -102,8 +112,18 @@ class MachineDirectory:
     def log_tail(self) -> str:
         return tail(self.log, TAIL)
 
+    def end_shares(self) -> None:
+        """See the share server of a machine whose process is gone end. It does so by itself, but
+        perhaps not before somebody takes the machine's end for the end of its writing."""
+        with contextlib.suppress(EncampError):
+            server = Process.holding(self.shares_lock)
+            if server is not None:
+                server.kill_now(PATIENCE)
+                server.close()
+
     def strip(self) -> None:
         """Take away what only a living machine needs; its console, log and record stay."""
+        self.end_shares()
         if not volumes.release(self.path):
             return  # As long as the note of it is there, it is tried again.
         with contextlib.suppress(FileNotFoundError):
@@ -128,6 +148,7 @@ class MachineDirectory:
 
     def remove(self) -> None:
         """Leave nothing of the machine; what cannot be removed now stays known, and is later."""
+        self.end_shares()
         if volumes.release(self.path):
             # Whoever works in it meanwhile finds all of it or nothing.
             doomed = self.path.with_name(DOOMED + self.path.name)

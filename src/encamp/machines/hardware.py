@@ -1,7 +1,7 @@
 """What a machine is made of, and the QEMU command line that makes it.
 
 A clone must be given exactly the hardware its template had; only what stands behind a device
-(files, sockets, shared directories) may differ. So the command line is made in one place.
+(files, sockets) may differ. So the command line is made in one place.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from pathlib import Path
 
 import msgspec
 
-from encamp.model.size import Size
+from encamp.model.size import MIB, Size
 
 PORTS = 8
 """Guest channels per machine: so many processes can work in one machine at the same time."""
 
-SHARE_SLOTS = (0, 6)
-"""How many 9p devices a machine may have. Two kinds, so that one template serves every number of
-shares; none for those without, since six devices cost a clone some ten milliseconds."""
+SHARES = 64
+"""The most directories of the host that a machine may be shown. The guest program's MOUNT_LIMIT and
+the launcher's SHARES_MAX are the same number."""
+
+SHARES_PORT = "encamp.shares"
+"""WIRE_PORT in shares/wire.h: where the guest finds the share server of its host."""
+
+WINDOW = "encamp-window"
+"""WIRE_WINDOW in shares/wire.h: serial number of the drive that both the guest and the share server
+see, for data that would be slow through the port."""
+WINDOW_SIZE = 4 * MIB
+"""Bytes of the window: WIRE_SLOTS times WIRE_SLOT in shares/wire.h."""
 
 TRANSLATION_BUFFER = {"tcg": 32, "whole": 128}
 """MiB of translated code QEMU keeps per machine under software emulation. What a whole disk starts
@@ -66,7 +75,6 @@ class Hardware(msgspec.Struct, frozen=True):
 
     accelerator: str
     size: Size
-    share_slots: int
     network: str
     layers: int = 1
     """How many drives its read-only part is on: one for every layer of its image. None if it
@@ -96,7 +104,7 @@ class Hardware(msgspec.Struct, frozen=True):
         """Names the hardware by the very words that make it."""
         disk = Disk() if self.has_disk else None
         roots: list[Path | str] = [""] * self.layers
-        nothing = Backing("", roots, "", 0, [0] * PORTS, [("", True)] * self.share_slots, disk)
+        nothing = Backing("", roots, "", 0, [0] * PORTS, 0, disk=disk)
         words = command_line(Path(), self, nothing)
         # The drive says nothing of its size, nor whether it will be a file.
         words += [self.kept.value, str(self.size.disk)]
@@ -130,8 +138,10 @@ class Backing(msgspec.Struct):
     """The memory backend's properties, less its id and size."""
     monitor: int
     ports: list[int]
-    shares: list[tuple[str, bool]]
-    """Directory and whether it is read-only, for every slot."""
+    shares: int
+    """The socket at which the guest's port meets the share server."""
+    window: str = ""
+    """The memory that guest and share server both see; a whole disk has none."""
     disk: Disk | None = None
     console: str = "console"
     agent: int = 0
@@ -140,10 +150,6 @@ class Backing(msgspec.Struct):
     """The volume that tells a whole disk who it is."""
     tap: int = 0
     """The machine's end of its wire to a bridge."""
-
-
-def share_slots_for(count: int) -> int | None:
-    return next((slots for slots in SHARE_SLOTS if slots >= count), None)
 
 
 def translation_buffer(hardware: Hardware) -> int:
@@ -172,7 +178,8 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     words += ["-mon", "chardev=monitor,mode=control"]
     words += ["-chardev", f"file,id=console,path={backing.console},append=on"]
     words += ["-serial", "chardev:console"]
-    ports = PORTS + 2 if hardware.whole else PORTS + 1
+    # The first number is a console's, also where there is none.
+    ports = 1 + PORTS + hardware.whole + 1
     words += ["-device", f"virtio-serial-pci,id=ports,max_ports={ports}"]
     for number, descriptor in enumerate(backing.ports):
         words += ["-chardev", f"socket,id=port{number},fd={descriptor},server=on,wait=off"]
@@ -183,6 +190,8 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     if hardware.whole:
         words += ["-chardev", f"socket,id=agent,fd={backing.agent},server=on,wait=off"]
         words += ["-device", f"virtserialport,bus=ports.0,chardev=agent,name={AGENT_PORT}"]
+    words += ["-chardev", f"socket,id=shares,fd={backing.shares},server=on,wait=off"]
+    words += ["-device", f"virtserialport,bus=ports.0,chardev=shares,name={SHARES_PORT}"]
     for number, root in enumerate(backing.roots):
         words += _drive(f"root{number}", f"file={_escape(str(root))},format=raw,readonly=on")
     if backing.disk is not None:
@@ -190,18 +199,17 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     if hardware.whole:
         words += _drive("seed", f"file={_escape(backing.seed)},format=raw,readonly=on")
         words += WHOLE
-    for number, (directory, readonly) in enumerate(backing.shares):
-        mode = "on" if readonly else "off"
-        local = f"local,id=share{number},path={_escape(directory)},security_model=none"
-        words += ["-fsdev", f"{local},multidevs=remap,readonly={mode}"]
-        words += ["-device", f"virtio-9p-pci,fsdev=share{number},mount_tag=share{number}"]
     if hardware.network != "none":
         wire = "user" if hardware.network == "user" else f"tap,fd={backing.tap}"
         words += ["-netdev", f"{wire},id=network"]
         words += ["-device", "virtio-net-pci,netdev=network,romfile="]
     for device in hardware.devices:
         words += DEVICES[device]
-    return [*words, *hardware.words]
+    words += hardware.words
+    if not hardware.whole:
+        # Behind all others, whose names in the guest follow their order.
+        words += _drive("window", f"file={backing.window},format=raw", f",serial={WINDOW}")
+    return words
 
 
 def drive_names(hardware: Hardware) -> tuple[list[str], str | None]:
@@ -226,9 +234,10 @@ def _disk(disk: Disk) -> list[str]:
     return words + _drive(DISK_DRIVE, f"{file},werror=report,rerror=report")
 
 
-def _drive(name: str, properties: str) -> list[str]:
+def _drive(name: str, properties: str, shown: str = "") -> list[str]:
+    """`shown`: what the guest is told of it."""
     drive = f"if=none,id={name},{properties},file.locking=off"
-    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name}"]
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive={name}{shown}"]
 
 
 def _escape(path: str) -> str:

@@ -54,6 +54,9 @@ class Launch:
         self.directory = directory
         self.lock = lock
         self.log = log
+        self.program: int | None = None
+        """An open file to run, whose path may be closed to that user; the command's first word is
+        then only its name."""
         self.file_limit = 0
         self.tied = False
         self.shielded = False
@@ -62,12 +65,12 @@ class Launch:
         self.group = 0
         """One more group for that user, if it needs one."""
         self.shares: list[tuple[Share, str]] = []
-        """Root's shares, each with the name it gets in the process's directory."""
+        """Root's directories for it, each with the name it gets in the process's directory."""
         self.descriptors: list[int] = []
         """Open files the process inherits under the same numbers."""
         self.confined = False
         """It reaches no other process, and no file but those that it inherits, its directory, its
-        shares, and:"""
+        `shares`, and:"""
         self.readable: list[Path | str] = []
         self.writable: list[Path | str] = []
         self.devices: list[Path | str] = []
@@ -103,6 +106,10 @@ class Launch:
             words += ["--device", str(path)]
         if self.sockets:
             words += ["--sockets", self.sockets]
+        inherited = list(self.descriptors)
+        if self.program is not None:
+            words += ["--program", str(self.program)]
+            inherited.append(self.program)
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             child = subprocess.Popen(
@@ -111,7 +118,7 @@ class Launch:
                 stdout=log,
                 stderr=log,
                 env=VARIABLES,
-                pass_fds=self.descriptors,
+                pass_fds=inherited,
                 start_new_session=True,
             )
         finally:
@@ -124,8 +131,7 @@ class Launch:
                 child.wait()
                 raise
         # The machine is nobody's child; whoever holds the lock is it.
-        child.wait()
-        process = Process.holding(self.lock)
+        process = Process.holding(self.lock) if child.wait() == 0 else None
         if process is None:
             raise EncampError(
                 Code.MACHINE_LOST,
@@ -197,11 +203,12 @@ class Process:
         self.signal(signal.SIGKILL)
         await self.ended()
 
-    def kill_now(self) -> None:
-        """The same without an event loop."""
+    def kill_now(self, patience: float | None = None) -> None:
+        """The same without an event loop. `patience`: seconds to wait for its end at most, for one
+        that is nobody's child of ours."""
         self.signal(signal.SIGKILL)
-        is_readable(self._fd, None)
-        self._reap()
+        if is_readable(self._fd, patience):
+            self._reap()
 
     def _reap(self) -> None:
         if self._child is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import Coroutine
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +19,16 @@ import msgspec
 from encamp import programs
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.hardware import DISK_DRIVE, PORTS, Backing, Disk, Hardware, Kept, command_line
+from encamp.machines.hardware import (
+    DISK_DRIVE,
+    PORTS,
+    WINDOW_SIZE,
+    Backing,
+    Disk,
+    Hardware,
+    Kept,
+    command_line,
+)
 from encamp.machines.monitor import monitor
 from encamp.machines.process import Launch, Process
 from encamp.machines.tap import Tap
@@ -29,6 +40,7 @@ from encamp.model.size import MIB
 PROGRAM = "qemu-system-x86_64"
 MONITOR = "monitor"
 AGENT = "agent"
+SHARES = "shares"
 SSH_PORT = 22
 KVM = Path("/dev/kvm")
 NOTHING = Path("/dev/null")
@@ -36,8 +48,10 @@ NOTHING = Path("/dev/null")
 NAME_SERVERS = Path("/etc/resolv.conf")
 
 FILE_LIMIT = 32 * MIB
-"""What a machine may write to its console and log. With a disk, the disk's size comes on top; with
-a writable share there is no limit, since the share's owner sets that one."""
+"""What a machine may write to its console and log. With a disk, the disk's size comes on top."""
+
+NO_EXECUTABLE = 8
+"""The kernel's MFD_NOEXEC_SEAL; some hosts allow no memory file without it."""
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/etc", "/sys/devices/system", "/dev/urandom")
 """What any of its processes may read: programs, firmware, settings (name servers are among them),
@@ -96,6 +110,8 @@ class Blueprint(msgspec.Struct):
     """Signals do not end it: a batch system sends them to all processes of a job."""
     tap: Tap | None = None
     """Its wire to a bridge; None: if its hardware has one, it leads nowhere."""
+    window: int | None = None
+    """Memory that a share server will see, too; None: it has its own, for nobody."""
 
 
 class Boot(msgspec.Struct):
@@ -317,7 +333,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
     plan.user = blueprint.user
     if hardware.accelerator == "kvm":
         plan.group = kvm_group()
-    plan.file_limit = _file_limit(blueprint)
+    plan.file_limit = _file_limit(hardware)
     with ExitStack() as held:
 
         def opened(path: Path, flags: int) -> int:
@@ -340,7 +356,7 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
             memory="memory-backend-ram",
             monitor=listen(MONITOR),
             ports=[listen(port_name(number)) for number in range(PORTS)],
-            shares=_shares(blueprint, plan),
+            shares=listen(SHARES),
         )
         backing.disk = blueprint.disk
         if backing.disk is not None and (device := backing.disk.device) is not None:
@@ -358,6 +374,12 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
         if hardware.whole:
             backing.agent = listen(AGENT)
             backing.seed = inherit(directory.seed)
+        else:
+            seen = blueprint.window
+            if seen is None:
+                seen = held.enter_context(window())
+            plan.descriptors.append(seen)
+            backing.window = f"/proc/self/fd/{seen}"
         if isinstance(origin, Boot) and origin.memory is not None:
             path = inherit(origin.memory, os.O_RDWR)
             backing.memory = f"memory-backend-file,share=on,mem-path={path}"
@@ -415,23 +437,26 @@ def _confine(plan: Launch, blueprint: Blueprint) -> None:
     if hardware.network == "user":
         # The directory: whoever changes it puts a new file in the place of the old one.
         plan.readable.append(NAME_SERVERS.resolve().parent)
-    if blueprint.user is None:
-        for share in blueprint.shares:
-            (plan.readable if share.readonly else plan.writable).append(share.source)
 
 
-def _shares(blueprint: Blueprint, plan: Launch) -> list[tuple[str, bool]]:
-    """What stands behind each 9p device: the share, or nothing for those left over."""
-    slots: list[tuple[str, bool]] = []
-    for number, share in enumerate(blueprint.shares):
-        if blueprint.user is None:
-            slots.append((share.source, share.readonly))
-        else:
-            name = f"share{number}"
-            plan.shares.append((share, name))
-            slots.append((name, share.readonly))
-    unused = blueprint.hardware.share_slots - len(slots)
-    return slots + [("empty", True)] * unused
+@contextmanager
+def window() -> Iterator[int]:
+    """Memory for the data of large reads and writes between a guest and its share server. Nobody
+    can change its size: that would end the other one, who has it mapped. It takes no room before
+    something is written to it."""
+    try:
+        fd = os.memfd_create("encamp-window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | NO_EXECUTABLE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fd = os.memfd_create("encamp-window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, WINDOW_SIZE)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def kvm_group() -> int:
@@ -443,10 +468,7 @@ def kvm_group() -> int:
     return found.st_gid if found.st_mode & stat.S_IRGRP and found.st_mode & stat.S_IWGRP else 0
 
 
-def _file_limit(blueprint: Blueprint) -> int:
-    if any(not share.readonly for share in blueprint.shares):
-        return 0
-    hardware = blueprint.hardware
+def _file_limit(hardware: Hardware) -> int:
     disk = hardware.size.disk if hardware.kept is Kept.FILE else 0
     # A disk in a file needs a little more than its size for the file's own tables.
     return FILE_LIMIT + (disk + disk // 64 if disk else 0)

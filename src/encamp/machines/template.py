@@ -26,7 +26,7 @@ from encamp.model.image import Image
 from encamp.model.size import MIB
 from encamp.small_file import read_small
 
-FORMAT = 5
+FORMAT = 6
 """Raised when templates made by earlier versions of this code can no longer be used."""
 LIMIT = 2048 * MIB
 """Bytes that the templates of one home may take, if its settings do not say."""

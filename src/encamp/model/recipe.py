@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-BUILDER = 7
+BUILDER = 8
 """Raised whenever the same recipe would be built into something different."""
 
 EPOCH = 1686355200

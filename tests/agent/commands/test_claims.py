@@ -114,7 +114,7 @@ async def test_whoever_has_no_claim_leaves_alone_what_is_promised(
 ) -> None:
     def check() -> None:
         """For a machine that somebody starts beside the agent."""
-        hardware = Hardware("tcg", Size(1, 2 * GIB), 0, "none", 1)
+        hardware = Hardware("tcg", Size(1, 2 * GIB), "none", 1)
         room.check_room(hardware, None, counting(host))
 
     async with asker.agent(host) as commands:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from encamp.agent.bait.frames import NAME
 from encamp.agent.caller import group_names
-from encamp.machines.hardware import SHARE_SLOTS, TRANSLATION_BUFFER
+from encamp.machines.hardware import SHARES, TRANSLATION_BUFFER
 from encamp.machines.standing import OWN
 from encamp.model.batch import BatchJob, BatchSettings, Rule, Task
 from encamp.model.environment import Environment
@@ -154,7 +154,7 @@ def choose_shares(
     all, its home, and where it starts. For a process with the rights of the job's user. `taken`:
     what the environment shows there already, whatever it is."""
     chosen: list[str] = []
-    most = SHARE_SLOTS[-1] - len(tuple(taken))
+    most = SHARES - len(tuple(taken))
     for path in (*everybodys, home, directory):
         if (
             path.startswith("/")

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "archive.h"
+#include "console.h"
 #include "probes.h"
+#include "relay.h"
 
 static long fill_from_fd(struct source *source, void *to, size_t count)
 {
@@ -68,6 +70,13 @@ static int answers(char **words)
     return probe_port(words[0]);
 }
 
+/* For tests: a share's relay on descriptors that it inherits, on a host and without PID 1. */
+static int relay_shares(char **words)
+{
+    in_machine = false;
+    relay_run(atoi(words[0]), atoi(words[1]), words[2] == NULL ? -1 : atoi(words[2]));
+}
+
 static const struct builtin {
     const char *name;
     const char *words;
@@ -81,6 +90,7 @@ static const struct builtin {
     {"is-directory", "PATH", 1, 1, is_directory},
     {"exists", "PATH", 1, 1, exists},
     {"answers", "PORT", 1, 1, answers},
+    {"shares-relay", "PORT-FD FUSE-FD [WINDOW-FD]", 2, 3, relay_shares},
 };
 
 enum { COUNT = sizeof builtins / sizeof *builtins };

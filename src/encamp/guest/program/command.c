@@ -15,6 +15,7 @@
 #include "events.h"
 #include "launch.h"
 #include "memory.h"
+#include "mounts.h"
 #include "prepared.h"
 #include "stream.h"
 
@@ -378,6 +379,7 @@ void streams_reap(void)
         } else {
             memory_reaped(ended.si_pid);
             prepared_reaped(ended.si_pid);
+            mounts_reaped(ended.si_pid, wait_status);
         }
     }
 }

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +13,7 @@
 #include "console.h"
 #include "files.h"
 
-enum { PORT_WAIT_MS = 5000, STEP_NS = 2000000 };
+enum { PORT_WAIT_MS = 5000, STEP_NS = 2000000, SOON_NS = 1000000 };
 
 static const char names[] = "/sys/class/virtio-ports";
 
@@ -55,4 +56,55 @@ size_t ports_open(int fds[], size_t limit)
     while ((count = look(fds, limit)) < limit && now_ms() < end)
         nanosleep(&step, NULL);
     return count;
+}
+
+/* -1 with errno. */
+static int open_named(const char *wanted)
+{
+    DIR *all = opendir(names);
+    struct dirent *entry;
+    int fd = -1, error = ENOENT;
+
+    while (fd < 0 && all != NULL && (entry = readdir(all)) != NULL) {
+        char path[512], name[64];
+
+        snprintf(path, sizeof path, "%s/%s/name", names, entry->d_name);
+        if (entry->d_name[0] == '.' || !file_read(path, name, sizeof name))
+            continue;
+        name[strcspn(name, "\n")] = 0;
+        if (strcmp(name, wanted) != 0)
+            continue;
+        snprintf(path, sizeof path, "/dev/%s", entry->d_name);
+        fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+        error = errno;
+    }
+    if (all != NULL)
+        closedir(all);
+    errno = error;
+    return fd;
+}
+
+int port_open(const char *name)
+{
+    uint64_t end = now_ms() + PORT_WAIT_MS;
+    struct timespec step = {.tv_nsec = SOON_NS};
+    int fd = -1, error = ENOTCONN;
+
+    for (; now_ms() < end; nanosleep(&step, NULL)) {
+        if (fd < 0)
+            fd = open_named(name);
+        if (fd < 0) {
+            error = errno;
+            continue;
+        }
+        struct pollfd there = {.fd = fd, .events = POLLOUT};
+        error = ENOTCONN;
+        if (poll(&there, 1, 0) >= 0 && (there.revents & POLLHUP) == 0 &&
+            fcntl(fd, F_SETFL, 0) == 0)
+            return fd;
+    }
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return -1;
 }

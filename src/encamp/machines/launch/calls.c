@@ -1,4 +1,5 @@
-/* Which system calls the process may not make, beside those that QEMU itself gives up.
+/* Which system calls the process may not make, beside those that QEMU or the share server gives up
+ * by itself.
  *
  * No setuid files on shares. What a machine writes to a share belongs to the share's owner, so a
  * setuid bit in it would lend the owner's rights, on the host, to whoever runs a program of the
@@ -81,7 +82,7 @@ static void install(struct sock_filter *rules, size_t size, const char *what)
  * its version 6, Landlock knows nothing of signals; no version knows of limits and of keys. */
 void refuse_neighbours(void)
 {
-	pid_t own = getpid(); /* It stays so when QEMU takes our place. */
+	pid_t own = getpid(); /* It stays so when the program takes our place. */
 	struct sock_filter rules[] = {
 		LOAD(nr),
 		ONLY_ITSELF(kill, own),
@@ -105,6 +106,11 @@ void refuse_neighbours(void)
 		NEVER(add_key, EPERM),
 		NEVER(request_key, EPERM),
 		NEVER(keyctl, EPERM),
+		/* Landlock lets whoever may read a directory be told of all that is done in it. */
+#ifdef __x86_64__
+		NEVER(inotify_init, EPERM),
+#endif
+		NEVER(inotify_init1, EPERM),
 		/* Before its version 3, Landlock lets a file be emptied that may not be written to. */
 		NEVER(truncate, EACCES),
 #ifdef __x86_64__
@@ -117,7 +123,7 @@ void refuse_neighbours(void)
 }
 
 /* What a file system says of a file is not Landlock's business. Without a share to write to,
- * neither is it the machine's. */
+ * neither is it the process's: never QEMU's. */
 void refuse_attributes(void)
 {
 	struct sock_filter rules[] = {
@@ -126,7 +132,11 @@ void refuse_attributes(void)
 		NEVER(chmod, EPERM),
 		NEVER(chown, EPERM),
 		NEVER(lchown, EPERM),
+		NEVER(utime, EPERM),
+		NEVER(utimes, EPERM),
+		NEVER(futimesat, EPERM),
 #endif
+		NEVER(utimensat, EPERM),
 		NEVER(fchmod, EPERM),
 		NEVER(fchmodat, EPERM),
 		NEVER(fchmodat2, EPERM),
@@ -136,6 +146,9 @@ void refuse_attributes(void)
 		NEVER(lsetxattr, EPERM),
 		NEVER(fsetxattr, EPERM),
 		NEVER(setxattrat, EPERM),
+		NEVER(removexattr, EPERM),
+		NEVER(lremovexattr, EPERM),
+		NEVER(fremovexattr, EPERM),
 		ALLOW,
 	};
 	install(rules, sizeof rules, "changes of files' modes");
@@ -149,9 +162,10 @@ void refuse_sockets(bool internet_too)
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 2, 0),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 1, 0),
 		REFUSE(EACCES),
+		NEVER(socketpair, EACCES),
 		ALLOW,
 	};
-	struct sock_filter all[] = { LOAD(nr), NEVER(socket, EACCES), ALLOW };
+	struct sock_filter all[] = { LOAD(nr), NEVER(socket, EACCES), NEVER(socketpair, EACCES), ALLOW };
 	if (internet_too)
 		install(all, sizeof all, "sockets");
 	else

@@ -1,17 +1,19 @@
 /* encamp-launch [options] -- PROGRAM ARG...
  *
- * Starts a machine's process:
+ * Starts a machine's process, or the one that serves its shares:
  *   --directory DIR       work there (entered before rights are given up)
  *   --lock FILE           hold a lock on FILE for as long as the process lives. Whoever asks the
  *                         kernel about the lock learns whether the machine is alive, and its pid:
  *                         no pid file to go stale, no moment in which a machine is unknown
  *   --file-limit BYTES    no file grows beyond this
  *   --die-with-parent PID end when the process that started us, PID, does
- *   --detach              be nobody's child: return once the lock is held, and go on in the
- *                         background
+ *   --detach              be nobody's child: return once the program runs, which goes on in the
+ *                         background; or when that has failed
  *   --shield              let no signal but those that cannot be refused end the process, nor
  *                         any that a batch system sends to all processes of a job: the job is
  *                         inside, and is told in another way
+ *   --program FD          run this open file, wherever it lies: its path may be closed to the user.
+ *                         PROGRAM is only its name then
  *   --user UID:GID        run as this user (needs root)
  *   --group GID           with this group beside the user's own
  *   --share SOURCE TARGET, --share-readonly SOURCE TARGET
@@ -37,8 +39,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SHARES_MAX 16
-#define PLACES_MAX 32
+#define SHARES_MAX 64 /* as many as a machine can have */
+#define PLACES_MAX (SHARES_MAX + 32)
+
+/* Whoever waits for a detached process sees this closed when its program is run. */
+static int waiting = -1;
 
 void fail(const char *what, const char *about)
 {
@@ -46,6 +51,9 @@ void fail(const char *what, const char *about)
 		fprintf(stderr, "encamp-launch: %s %s: %s\n", what, about, strerror(errno));
 	else
 		fprintf(stderr, "encamp-launch: %s %s\n", what, about);
+	/* Our end alone would look the same. */
+	if (waiting >= 0 && write(waiting, "", 1) != 1)
+		_exit(126);
 	_exit(125);
 }
 
@@ -72,11 +80,9 @@ static void hold_lock(const char *path)
 		fail("cannot lock", path);
 }
 
-/* A limit reached is an error to the writer, not the end of the machine. */
 static void limit_files(unsigned long long bytes)
 {
 	struct rlimit limit = { bytes, bytes }, before;
-	signal(SIGXFSZ, SIG_IGN);
 	if (getrlimit(RLIMIT_FSIZE, &before) < 0)
 		fail("cannot read", "the file size limit");
 	if (before.rlim_max < bytes)
@@ -110,6 +116,8 @@ static void default_signals(void)
 	signal(SIGUSR1, SIG_IGN);
 	signal(SIGUSR2, SIG_IGN);
 	signal(SIGXCPU, SIG_IGN);
+	/* A limit reached is an error to the writer, not the end of the machine, whoever has set it. */
+	signal(SIGXFSZ, SIG_IGN);
 }
 
 /* Blocked signals stay so in the program: QEMU asks for those that it needs itself, and keeps what
@@ -125,23 +133,26 @@ static void shield(void)
 	sigprocmask(SIG_SETMASK, &set, NULL);
 }
 
-/* Go on in a child that is init's from when we return; tells us when it holds the lock. */
-static int detach(void)
+/* Go on in a child that is init's from when we return. */
+static void detach(void)
 {
-	int ready[2];
+	int failed[2];
 	char byte;
-	if (pipe2(ready, O_CLOEXEC) < 0)
+	if (pipe2(failed, O_CLOEXEC) < 0)
 		fail("cannot make", "a pipe");
 	pid_t child = fork();
 	if (child < 0)
 		fail("cannot", "fork");
 	if (child == 0) {
-		close(ready[0]);
+		close(failed[0]);
 		setsid();
-		return ready[1];
+		waiting = failed[1];
+		return;
 	}
-	close(ready[1]);
-	_exit(read(ready[0], &byte, 1) == 1 ? 0 : 125);
+	close(failed[1]);
+	/* Nobody is to count us as a second machine meanwhile. */
+	prctl(PR_SET_NAME, "encamp-wait");
+	_exit(read(failed[0], &byte, 1) == 0 ? 0 : 125);
 }
 
 /* After the shares were attached below the process's directory, and before its program is run. */
@@ -171,7 +182,7 @@ int main(int argc, char **argv)
 	const char *directory = NULL, *lock = NULL, *sockets = NULL, *rest;
 	unsigned long long file_limit = 0;
 	bool detached = false, other_user = false, shielded = false, confined = false;
-	int ready = -1;
+	int program = -1;
 	uid_t uid = 0;
 	gid_t gid = 0, group = 0;
 	pid_t parent = 0;
@@ -192,6 +203,8 @@ int main(int argc, char **argv)
 			lock = argv[++i];
 		} else if (!strcmp(option, "--file-limit") && left) {
 			file_limit = number(argv[++i], '\0', NULL);
+		} else if (!strcmp(option, "--program") && left) {
+			program = number(argv[++i], '\0', NULL);
 		} else if (!strcmp(option, "--user") && left) {
 			uid = number(argv[++i], ':', &rest);
 			gid = number(rest, '\0', NULL);
@@ -234,11 +247,9 @@ int main(int argc, char **argv)
 	no_core_files();
 	no_huge_pages();
 	if (detached)
-		ready = detach();
+		detach();
 	if (lock)
 		hold_lock(lock);
-	if (ready >= 0 && write(ready, "", 1) != 1)
-		fail("cannot tell that it holds", "the lock");
 	if (directory && chdir(directory) < 0)
 		fail("cannot enter", directory);
 	if (file_limit)
@@ -265,6 +276,9 @@ int main(int argc, char **argv)
 		if (getppid() != parent)
 			_exit(125);
 	}
-	execv(argv[i + 1], argv + i + 1);
+	if (program < 0)
+		execv(argv[i + 1], argv + i + 1);
+	else if (fcntl(program, F_SETFD, FD_CLOEXEC) == 0)
+		fexecve(program, argv + i + 1, environ);
 	fail("cannot run", argv[i + 1]);
 }

@@ -8,7 +8,7 @@
 
 struct share {
 	const char *source;   /* directory of the host */
-	const char *target;   /* where the machine's process finds it */
+	const char *target;   /* where the process finds it */
 	bool readonly;
 };
 
