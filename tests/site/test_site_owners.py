@@ -73,9 +73,9 @@ class Served:
         return self.ask(user, "run", "--detach", *words, "--", "true").stdout.decode().strip()
 
     def spared(self, user: Account) -> list[str]:
-        """What the host is spared, as somebody is told."""
+        """What is not tried on the host, as somebody is told."""
         told: list[str] = self.json(user, "why", HOST)["history"]
-        return [line for line in told if "spared" in line]
+        return [line for line in told if "is not tried there" in line]
 
     def own(self, user: Account) -> Home:
         return Home(self.home.owners / str(user.uid))
