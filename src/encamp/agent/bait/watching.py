@@ -181,7 +181,7 @@ class Watch:
             if before.reason == bait.reason:
                 return
             since = before.since
-        self._told = told = Told(state=bait.state, reason=bait.reason, since=since)
+        told = Told(state=bait.state, reason=bait.reason, since=since)
         unfinished = self._path.with_name(f".{self._path.name}")
         try:
             make_directory(self._path.parent)
@@ -189,3 +189,5 @@ class Watch:
             unfinished.rename(self._path)
         except OSError as error:
             LOG.warning("How the bait stands cannot be written down: %s.", error.strerror)
+        # Last: whoever sees it here finds it in the file, too.
+        self._told = told
