@@ -173,9 +173,11 @@ class Hosts:
             daemon.stop()
             return
         if daemon is None:
-            command = [*self.inside(host), *UNITS[unit]]
-            log = self.root / f"{host}-{unit}.log"
-            daemon = self.daemons[host, unit] = Daemon(command, self.environment, log)
+            # Nothing else: the suite's own variables would send it to another home.
+            variables = [f"{name}={value}" for name, value in self.environment.items()]
+            command = [*self.inside(host), "env", "--ignore-environment", *variables, *UNITS[unit]]
+            daemon = Daemon(command, {}, self.root / f"{host}-{unit}.log")
+            self.daemons[host, unit] = daemon
         daemon.start()
         if unit == "encamp-manager":
             self.until(host, "encamp status || true", "epoch")
