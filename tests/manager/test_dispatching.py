@@ -176,9 +176,32 @@ async def test_a_command_that_its_agent_has_lost_is_lost_but_only_after_asking_t
         assert await bench.dispatcher.host_joined("node1", []) is True
         assert (await bench.store.command(record.id)).state is CommandState.RUNNING
         assert await bench.dispatcher.host_joined("node1", []) is False
-        assert (await bench.store.command(record.id)).state is CommandState.LOST
+        while bench.agent.cancelled != [record.id]:
+            await asyncio.sleep(0.01)
+        never = CommandNews(id=record.id, state=CommandState.CANCELLED, ended=1.0)
+        assert await bench.dispatcher.take_news("node1", never) is None
+        lost = await bench.store.command(record.id)
+        assert (lost.state, lost.reason) == (
+            CommandState.LOST,
+            "its agent knows nothing of it any more",
+        )
         # Should it turn up all the same, its end is known.
         news = CommandNews(id=record.id, state=CommandState.DONE, value=1)
+        await bench.dispatcher.take_news("node1", news)
+        assert (await bench.store.command(record.id)).state is CommandState.DONE
+
+
+async def test_an_agent_that_has_told_the_end_to_a_store_that_is_gone_tells_it_again(
+    tmp_path: Path,
+) -> None:
+    async with dispatching(tmp_path) as bench:
+        record = await bench.issue()
+        await bench.until(record, CommandState.RUNNING)
+        for _ in range(2):
+            await bench.dispatcher.host_joined("node1", [])
+        while bench.agent.cancelled != [record.id]:
+            await asyncio.sleep(0.01)
+        news = CommandNews(id=record.id, state=CommandState.DONE, started=1.0, ended=2.0, value=1)
         await bench.dispatcher.take_news("node1", news)
         assert (await bench.store.command(record.id)).state is CommandState.DONE
 

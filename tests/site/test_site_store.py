@@ -110,21 +110,30 @@ def test_a_backup_that_is_put_back_as_the_page_says_runs_nothing_twice(
         give_images(Home(site.homes["node1"]), site_home)
         shared = tmp_path / "shared"
         shared.mkdir()
-        site("run", "--", "true")
+        share = ("--share", f"{shared}:/shared")
+        script = "echo began >> /shared/began; until test -e /shared/go; do sleep 0.1; done; exit 3"
+        running = site("run", "--detach", *share, "--", "sh", "-c", script).stdout.strip()
+        site.wait_for("a job to run", (shared / "began").exists)
+        site.wait_for("it to be known", lambda: site.ask("jobs")[0]["state"] == "running")
         site.daemons["node1"].stop()
         site.wait_for_hosts("node1", presence="left")
-        share = ("--share", f"{shared}:/shared")
         job = site("run", "--detach", *share, "--", "sh", "-c", "echo ran >> /shared/ran")
         waiting = job.stdout.strip()
         carry_out(site, commands_of("Backup")[number], **variables)
         site.start("node1")
         site("wait", waiting)
+        (shared / "go").touch()
+        assert site("wait", running, check=False).returncode == 3
         *before, last = commands_of("Putting a backup back")[number]
         shown = carry_out(site, before, **variables)
         assert "put back from a backup" in shown
         assert "put back from a backup" in site("hosts").stderr
         assert "--cancel-waiting" in site("why", waiting).stdout
-        assert site.ask("jobs")[0]["state"] == "waiting"
+        [told] = [job for job in site.ask("jobs") if job["request"]["id"] == waiting]
+        assert told["state"] == "waiting"
+        # Its host remembers how it ended.
+        assert site("wait", running, check=False).returncode == 3
         assert "1 waiting: cancelled" in carry_out(site, [last])
         assert site("run", "--", "echo", "again").stdout == "again\n"
         assert (shared / "ran").read_text() == "ran\n"
+        assert (shared / "began").read_text() == "began\n"

@@ -128,6 +128,8 @@ class PartMoved(msgspec.Struct, frozen=True, kw_only=True):
     """It failed in a way that makes it likely to fail here again."""
     lost: bool = False
     """It was cut short from outside: its host was restarted, or its process killed."""
+    unknown: bool = False
+    """Nobody can tell how it ended."""
     final: bool = False
     """It would fail everywhere: it is not tried again."""
     code: Code | None = None

@@ -249,8 +249,11 @@ class Dispatcher:
                 again.append(record)
             elif record.state is CommandState.RUNNING:
                 if record.id in self.commands.missing:
-                    reason = "its agent knows nothing of it any more"
-                    await self.commands.move(record, CommandState.LOST, reason, phase="")
+                    # Told to stop it, its agent tells how it ended. It may have told so before, and
+                    # the store was put back from a backup since.
+                    self.commands.asked.add(record.id)
+                    self.commands.to_stop.add(record.id)
+                    again.append(record)
                 else:
                     self.commands.missing.add(record.id)
                     ask_again = True
@@ -294,6 +297,12 @@ class Dispatcher:
         here, and whoever told is not to tell it again."""
         record = self.commands.records.get(news.id) or await self.commands.find(news.id)
         if record is None or record.host != host:
+            return None
+        cancelled = news.state is CommandState.CANCELLED and not news.started
+        if cancelled and record.id in self.commands.asked:
+            # "Before it came", as far as its agent knows: but it had it.
+            reason = "its agent knows nothing of it any more"
+            await self.commands.move(record, CommandState.LOST, reason, phase="")
             return None
         if not COMMAND_TRANSITIONS[record.state] and news.offset + len(news.piece) > record.output:
             return None  # It has ended for good, and so has its output.

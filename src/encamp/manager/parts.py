@@ -74,6 +74,8 @@ def part_moved(record: CommandRecord) -> PartMoved | None:
         cause=Cause.CLAIM if record.state is CommandState.REFUSED else Cause.NONE,
         began=_may_have_begun(record),
         lost=record.state is CommandState.LOST,
+        # A host that has found it ended knows when.
+        unknown=record.state is CommandState.LOST and not record.ended,
     )
 
 

@@ -30,6 +30,8 @@ class UnderWay:
         """Those that somebody has cancelled, until they are over."""
         self.missing: set[str] = set()
         """Running ones that their agent did not speak of when it introduced itself."""
+        self.asked: set[str] = set()
+        """Those of them that it did not speak of again, and is to tell the end of."""
         self.news = Signal()
         """A command, or its output, has got on."""
         self.followers = Followers()
@@ -67,7 +69,7 @@ class UnderWay:
         former = self.records.get(record.id, record)
         if moved.state in OVER:
             self.records.pop(record.id, None)
-            for ids in (self.tried, self.missing, self.to_stop):
+            for ids in (self.tried, self.missing, self.asked, self.to_stop):
                 ids.discard(record.id)
         else:
             self.records[record.id] = moved

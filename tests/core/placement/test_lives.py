@@ -650,6 +650,20 @@ def test_retries_cover_a_host_that_is_restarted_and_a_process_that_is_killed() -
     assert site.sentence("r").endswith("its host was restarted")
 
 
+def test_what_nobody_can_tell_the_end_of_is_lost_until_somebody_can() -> None:
+    nobody = {"failure": "nobody knows", "began": True, "lost": True, "unknown": True}
+    site = running(retries=1)
+    site.moves(site.part("r"), PartState.OVER, **nobody)
+    assert site.record("r").attempt == 2
+    site = running()
+    part = site.part("r")
+    for _ in range(2):
+        site.moves(part, PartState.OVER, **nobody)
+        assert (site.state("r"), site.sentence("r")) == (RequestState.LOST, "node0: nobody knows")
+    site.moves(part, PartState.OVER, exit_code=0, began=True)
+    assert site.state("r") is RequestState.DONE
+
+
 def test_what_may_have_begun_is_not_begun_anew_unless_that_was_allowed() -> None:
     site = running()
     site.fail("r", why="its host was restarted", began=True, lost=True)

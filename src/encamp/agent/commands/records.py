@@ -1,6 +1,6 @@
 """Where an agent keeps its commands: those under way, and how those ended that are over.
 
-That is remembered for a day after the manager knows it. A request that is delivered again in that
+That is remembered for a week after the manager knows it. A request that is delivered again in that
 time is recognised and not carried out again: a manager whose store was put back from a copy is told
 once more how it ended. So is one that was cancelled before it ever came.
 """
@@ -32,7 +32,7 @@ from encamp.home import Home
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 
-REMEMBERED = 86400.0
+REMEMBERED = 7 * 86400.0
 """Seconds."""
 
 MOST_REMEMBERED = 100_000

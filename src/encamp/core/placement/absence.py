@@ -119,7 +119,7 @@ class Absence:
                 )
             )
             return
-        if not part.lost:
+        if not part.lost or moved.unknown:
             return
         if part.began and moved.exit_code is None and not moved.began:
             # It has begun there, and the host has forgotten: it has another disk, say.

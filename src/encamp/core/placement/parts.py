@@ -67,7 +67,7 @@ class Parts:
             return
         part = record.parts[moved.number]
         if part.state is PartState.OVER:
-            if part.lost and moved.state is PartState.OVER:
+            if part.lost and moved.state is PartState.OVER and not moved.unknown:
                 self._told_at_last(entry, part, moved, now)
             return
         books.identify(entry, part.number, part.host, moved.machine)
@@ -162,7 +162,9 @@ class Parts:
             exit_code=moved.exit_code,
             failure=failure,
             began=began,
+            lost=moved.unknown,
         )
+        entry.is_lost = entry.is_lost or moved.unknown
         books.give_back(request, part.number, part.host, now)
         if not any(one.host == part.host for one in _not_over(entry)):
             entry.lost_hosts.pop(part.host, None)
