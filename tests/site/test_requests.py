@@ -148,6 +148,13 @@ def test_nothing_waits_for_a_host_that_was_removed_from_the_site(site: RunningSi
         "node2 is no longer part of the site",
     )
     assert "node2" not in site.hosts()
+    site.wait_for(
+        "its command to be given up",
+        lambda: (
+            {one["state"] for one in site.commands().values() if one["host"] == "node2"} == {"lost"}
+        ),
+    )
+    assert record(site, job)["state"] == "lost"
 
 
 POINTS = (

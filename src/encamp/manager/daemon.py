@@ -304,6 +304,7 @@ class Manager:
         await self.store.forget_host(name)
         self.recorder.machines(name, {})
         self.happened(Forgotten(name))
+        await self.dispatcher.host_forgotten(name)
         return state.record
 
     async def _forget_removed(self) -> None:

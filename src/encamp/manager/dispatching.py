@@ -261,6 +261,12 @@ class Dispatcher:
         self._sender.send(host, again)
         return ask_again
 
+    async def host_forgotten(self, host: str) -> None:
+        """It is no longer part of the site: nobody will tell how its commands ended."""
+        reason = "its host is no longer part of the site"
+        for record in [r for r in self.commands.records.values() if r.host == host]:
+            await self.commands.move(record, CommandState.LOST, reason, phase="")
+
     async def sweep(self) -> None:
         """Until cancelled: give up commands whose end nobody will tell any more, and tell all hosts
         how far the store has come: any of them may be asked to witness it."""
