@@ -22,6 +22,7 @@ from encamp.manager import (
 )
 from encamp.manager.auditing import CHANGES
 from encamp.manager.scopes import check_scope
+from encamp.manager.store.tenure import SupersededError
 
 if TYPE_CHECKING:
     from encamp.manager.daemon import Manager
@@ -53,6 +54,25 @@ async def _once(gathered: asyncio.Event, begin: Callable[[], Answer]) -> Answer:
     try:
         async for item in items:
             yield item
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+
+
+async def answer_once_more(
+    manager: Manager, peer: Peer, question: questions.Question
+) -> AsyncGenerator[msgspec.Struct, None]:
+    """For those who see the connection end when a manager dies, and ask the next one then. They
+    do the same when this one finds that it does not lead any more, if that does no harm."""
+    items = answer(manager, peer, question)
+    try:
+        async for item in items:
+            yield item
+    except SupersededError as error:
+        is_submitted_once = isinstance(question, questions.Submit) and bool(question.key)
+        if type(question) in CHANGES and not is_submitted_once:
+            raise  # It may have been done.
+        raise ConnectionError(error.sentence) from error
     finally:
         if isinstance(items, AsyncGenerator):
             await items.aclose()

@@ -33,7 +33,7 @@ from encamp.door.server import Door
 from encamp.home import Home
 from encamp.local_time import local_zone
 from encamp.manager import trigger_memory
-from encamp.manager.answering import answer
+from encamp.manager.answering import answer_once_more
 from encamp.manager.auditing import Auditor
 from encamp.manager.carrying_out import Hands
 from encamp.manager.desk import Desk, ticket_key
@@ -379,7 +379,7 @@ class Manager:
             await asyncio.sleep(PRUNE)
 
     def _answer(self, peer: Peer, question: Question) -> AsyncIterator[msgspec.Struct]:
-        return answer(self, peer, question)
+        return answer_once_more(self, peer, question)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -40,7 +40,7 @@ from encamp.door.questions import (
 from encamp.door.server import Door
 from encamp.door.socket_file import listening
 from encamp.home import Home
-from encamp.manager.answering import answer
+from encamp.manager.answering import answer_once_more
 from encamp.manager.daemon import Manager, Opening
 from encamp.manager.led_bus import LedBus
 from encamp.manager.passing_on import Answering, UnreachedError, pass_on
@@ -252,7 +252,7 @@ class Leading:
     ) -> None:
         """Raises SupersededError when it is over, and whatever else ends a manager."""
         buses: list[LedBus] = []
-        answering = Answering(lambda peer, question: answer(manager, peer, question))
+        answering = Answering(lambda peer, question: answer_once_more(manager, peer, question))
 
         def open_bus(name: str, groups: Sequence[str], handler: Handler) -> Bus:
             rank = store.tenure.rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from encamp.cli import requests
 from encamp.client import far_door
 from encamp.client.far_door import HttpDoor
 from encamp.client.login import Login
 from encamp.client.place import Place
-from encamp.door.client import UnansweredError, WentAwayError, ask, ask_async
+from encamp.door.client import AnyDoor, UnansweredError, WentAwayError, ask, ask_async
 from encamp.door.frames import ANSWER, LENGTH, QUESTION, Heard, decode_part, frame
 from encamp.door.questions import (
     AskAudit,
@@ -32,6 +34,7 @@ from encamp.door.questions import (
 from encamp.manager.api import limits, streaming
 from encamp.manager.api.server import ApiServer
 from encamp.manager.api.standby import StandingBy
+from encamp.manager.store.tenure import cut_off
 from encamp.model.audit import AuditEntry
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import Event, EventKind
@@ -49,7 +52,7 @@ async def door(calls: Calling, owner: str = "alice", scope: Scope = Scope.USE) -
     return HttpDoor(Place(login=Login(url=calls.server.address, token=secret)))
 
 
-async def items(door: HttpDoor, question: Question, expected: type[Any]) -> list[Any]:
+async def items(door: AnyDoor, question: Question, expected: type[Any]) -> list[Any]:
     async with asyncio.timeout(60), aclosing(ask_async(door, question, expected)) as answer:
         return [item async for item in answer]
 
@@ -200,6 +203,33 @@ async def test_manager_that_goes_away_can_be_waited_for(calls: Calling) -> None:
         await calls.bench.start()
 
 
+@pytest.mark.parametrize("far", [True, False], ids=["over HTTP", "at the door"])
+async def test_what_a_manager_that_was_cut_off_was_asked_is_asked_of_the_next_one(
+    calls: Calling,
+    far: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a leader finds that another leads, what it was to write down is refused."""
+    write = calls.manager.store.add_request
+    failing = [cut_off(calls.manager.store.tenure)]
+
+    async def add_request(*arguments: Any) -> Any:
+        written = await write(*arguments)
+        if failing:
+            raise failing.pop()  # It is not known here that it was written.
+        return written
+
+    monkeypatch.setattr(calls.manager.store, "add_request", add_request)
+    place = await door(calls) if far else calls.bench.path / "manager.sock"
+    async with calls.bench.agent().joined():
+        record = await requests.submit(place, request(detached=True))
+    assert not failing
+    queued = [one.request.id for one in await items(place, AskRequests(), RequestRecord)]
+    assert queued == [record.request.id]
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
 async def test_one_more_than_there_is_room_for_waits_for_it(
     calls: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +309,7 @@ async def test_mistake_of_the_managers_own_is_told_as_one(
     def broken(*arguments: object) -> object:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("encamp.manager.api.asking.answer", broken)
+    monkeypatch.setattr("encamp.manager.api.asking.answer_once_more", broken)
     assert (await refusal(await door(calls), AskStatus())).code is Code.INTERNAL
     await calls.until_no_stream_is_open()
 

@@ -13,7 +13,7 @@ from litestar.handlers import BaseRouteHandler
 
 from encamp.door.peer import Peer
 from encamp.door.questions import Question
-from encamp.manager.answering import Answer, answer, whole_answer
+from encamp.manager.answering import Answer, answer, answer_once_more, whole_answer
 from encamp.manager.api.entry import CALLER
 from encamp.manager.api.failures import RefusedError, unknown
 from encamp.manager.api.limits import MOST_STREAMS, Limits
@@ -37,6 +37,9 @@ class Asking:
 
     def items(self, question: Question) -> Answer:
         return answer(self.manager, self.caller, question)
+
+    def items_once_more(self, question: Question) -> Answer:
+        return answer_once_more(self.manager, self.caller, question)
 
     async def all(self, question: Question, expected: type[A]) -> list[A]:
         """All of one type, as is known of the question."""

@@ -87,6 +87,8 @@ class Frames(Format):
         return item.piece if isinstance(item, Gathered) else fitting(framed(item))
 
     def problem(self, error: Exception) -> bytes:
+        if isinstance(error, ConnectionError):
+            raise error  # It is to look as if the manager went away.
         return frame(Failure.of(failure(error)[1].error()))
 
 

@@ -68,7 +68,7 @@ async def ask(asking: Asked, request: Request[Any, Any, Any]) -> ASGIApp:
         question = understood(await request.body())
     except EncampError as error:
         raise RefusedError(400, error) from error
-    return asking.stream_at_once(lambda: asking.items(question), Frames())
+    return asking.stream_at_once(lambda: asking.items_once_more(question), Frames())
 
 
 HANDLERS = (ask,)
