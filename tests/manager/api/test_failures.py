@@ -204,6 +204,25 @@ async def test_slow_callers_are_not_waited_for(
         writer.close()
 
 
+async def test_call_that_breaks_off_is_nothing_to_be_logged(
+    calls: Calling, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = "POST /v1/requests HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {await calls.secret()}\r\nContent-Length: 100\r\n\r\nabcde"
+    host, port = calls.server.address.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head.encode())
+    await writer.drain()
+    writer.close()
+    caller = await calls.caller()
+    counted = 'encamp_http_requests_total{method="POST",route="/v1/requests",status="'
+    async with asyncio.timeout(60):
+        while counted not in (told := (await caller.get("/metrics")).text):
+            await asyncio.sleep(0.01)
+    assert f'{counted}400"' in told
+    assert [one for one in caplog.records if one.levelno > logging.DEBUG] == []
+
+
 async def test_half_sent_calls_take_no_place_from_whole_ones_of_the_same_address(
     calls: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,10 @@ class Bounded:
             sentence = f"The body did not arrive within {PATIENCE:.0f} seconds."
             told = EncampError(Code.TIMEOUT, sentence, transient=True)
             raise RefusedError(408, told, {"Connection": "close"}) from error
+        if message["type"] == "http.disconnect":
+            # The framework would log that as a mistake of ours.
+            sentence = "The call broke off in its body."
+            raise RefusedError(400, EncampError(Code.USAGE, sentence, transient=True))
         if message["type"] == "http.request":
             self._left -= len(message["body"])
             self._whole = not message["more_body"]
