@@ -364,6 +364,33 @@ async def test_owners_stop_remove_and_cancel_their_machines_by_name(bench: Bench
         assert ended.request.id == record.request.id
 
 
+async def test_a_machines_name_is_not_taken_for_the_beginning_of_a_jobs_id(bench: Bench) -> None:
+    async with bench.agent().joined() as agent:
+        await bench.settle()
+        stands = await bench.stand(agent)
+        waits = await bench.submit(requirements="host.cpus > 99")
+        named = msgspec.structs.replace(machine("m1"), name=waits.request.id[:2])
+        await agent.report(named)
+        [why] = await bench.answers(AskWhy(id=named.name))
+        assert (why.kind, why.id) == ("machine", "m1")
+        [ended] = await bench.answers(EndRequest(id=named.name))
+        assert ended.request.id == stands.request.id
+        assert (await bench.record(waits)).state is RequestState.WAITING
+
+
+async def test_a_machines_name_that_is_also_a_jobs_label_is_told_with_both(bench: Bench) -> None:
+    async with bench.agent().joined() as agent:
+        await bench.settle()
+        stands = await bench.stand(agent)
+        waits = await bench.submit(label="mini-m1", requirements="host.cpus > 99")
+        for question in (EndRequest(id="mini-m1"), AskWhy(id="mini-m1")):
+            with pytest.raises(EncampError, match="Write the id") as refused:
+                await bench.answers(question)
+            assert waits.request.id in refused.value.sentence
+            assert stands.request.id in refused.value.sentence
+        assert (await bench.record(waits)).state is RequestState.WAITING
+
+
 async def test_of_a_machine_that_has_ended_the_record_is_its_owners_to_remove(bench: Bench) -> None:
     async with bench.agent().joined() as agent:
         await bench.settle()

@@ -12,7 +12,7 @@ from encamp.door import questions
 from encamp.door.peer import Peer
 from encamp.manager.bounds import check_exec
 from encamp.manager.explaining import explain
-from encamp.manager.moving import move_machine, request_of_machine
+from encamp.manager.moving import both_meant, move_machine, request_of_machine
 from encamp.manager.rights import is_administrator
 from encamp.manager.ticketing import exec_ticket, part_ticket
 from encamp.model.errors import Code, EncampError
@@ -79,19 +79,26 @@ async def follow(manager: Manager, peer: Peer, asked: questions.FollowRequest) -
 
 
 async def end(manager: Manager, peer: Peer, asked: questions.EndRequest) -> Answer:
-    requests = manager.desk.requests
+    record = unknown = None
     try:
         record = await _look(manager, peer, asked.id)
-        ended = await requests.end(record.request.id, whose(peer), peer.user)
     except EncampError as error:
-        # A machine that was started stands for what it was asked for with.
         if error.code is not Code.USAGE:
             raise
-        request = await request_of_machine(manager, peer, asked.id)
-        if request is None:
-            raise
-        ended = await requests.end(request, whose(peer), peer.user)
-    yield ended
+        unknown = error
+    id = record.request.id if record is not None else None
+    if asked.id != id:
+        # A machine that was started stands for what it was asked for with. Its name counts for
+        # more than the beginning of a job's id: the wrong job must not be ended.
+        made = await request_of_machine(manager, peer, asked.id)
+        if made is not None and made != id:
+            if record and record.request.label == asked.id and record.state not in REQUEST_OVER:
+                raise both_meant(asked.id, record.request.id, made)
+            id = made
+    if id is None:
+        assert unknown is not None
+        raise unknown
+    yield await manager.desk.requests.end(id, whose(peer), peer.user)
 
 
 async def move(manager: Manager, peer: Peer, asked: questions.MoveMachine) -> Answer:

@@ -15,6 +15,7 @@ from encamp.core.schema import Schema
 from encamp.core.seen import seen_in_words
 from encamp.door.peer import Peer
 from encamp.local_time import local_zone
+from encamp.manager.moving import both_meant
 from encamp.manager.restoration import HINT
 from encamp.manager.rights import is_administrator
 from encamp.manager.visibility import Visibility
@@ -51,16 +52,23 @@ async def explain(manager: Manager, peer: Peer, name: str, hosts: int) -> Explan
         look = partial(manager.store.judged, name)
         entries = await visibility.latest(look, JUDGEMENTS, visibility.judged)
         return _trigger(visibility.trigger(view), entries, schema)
+    record: RequestRecord | None = None
     unclear: EncampError | None = None
     try:
         administrator = is_administrator(peer)
         record = await manager.desk.requests.meant(peer, name, administrator=administrator)
-        return _request(manager, record, now, max(0, min(hosts, MOST_HOSTS)))
     except EncampError as error:
         if error.code is not Code.USAGE:
             raise
         unclear = error if error.sentence.startswith("Several") else None
     machines = _machines(manager, name)
+    called = [one for one in machines if name in (one[1].id, one[1].name)]
+    # A machine's whole name counts for more than the beginning of a job's id.
+    if record is not None and (not called or name in (record.request.id, record.request.label)):
+        for made_for in filter(None, (_request_of(manager, owner, *one) for one in called)):
+            if made_for.request.id != record.request.id:
+                raise both_meant(name, record.request.id, made_for.request.id)
+        return _request(manager, record, now, max(0, min(hosts, MOST_HOSTS)))
     if len(machines) == 1:
         return _machine(manager, owner, *machines[0])
     if unclear is None and not machines:

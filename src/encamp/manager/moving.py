@@ -39,13 +39,19 @@ async def request_of_machine(manager: Manager, peer: Peer, reference: str) -> st
     """The request that a machine of the caller's was made for, by its whole name or id, if that
     request has no others."""
     try:
-        host, machine = await awaited_machine(manager, peer, reference)
+        host, machine = await awaited_machine(manager, peer, reference, whole=True)
     except EncampError as error:
         if error.code is Code.UNKNOWN_MACHINE:
             return None
         raise
-    if reference not in (machine.name, machine.id):
-        return None
     request = manager.desk.requests.standing.made_for(host, machine.id)
     record = manager.core.placement.records.get(request or "")
     return request if record is not None and record.request.count == 1 else None
+
+
+def both_meant(name: str, labelled: str, made: str) -> EncampError:
+    return EncampError(
+        Code.USAGE,
+        f"'{name[:64]}' is the label of {labelled}, and the name of the machine of {made}.",
+        "Write the id of the one that is meant.",
+    )

@@ -122,14 +122,16 @@ async def reached_machine(manager: Manager, peer: Peer, reference: str) -> tuple
     return host, machine
 
 
-async def awaited_machine(manager: Manager, peer: Peer, reference: str) -> tuple[str, Machine]:
+async def awaited_machine(
+    manager: Manager, peer: Peer, reference: str, *, whole: bool = False
+) -> tuple[str, Machine]:
     """The same as `find_machine`; one that has just been made for somebody is waited for, until its
     host has told of it, and one that has ended is found as long as there is a record of it."""
     until = time.monotonic() + TELLING
     left: set[tuple[str, str]] | None = None
     while True:
         try:
-            return find_machine(manager, peer, reference, left or frozenset())
+            return find_machine(manager, peer, reference, left or frozenset(), whole=whole)
         except EncampError as error:
             if error.code is not Code.UNKNOWN_MACHINE:
                 raise
@@ -173,18 +175,27 @@ async def left_of(manager: Manager, user: str) -> set[tuple[str, str]]:
 
 
 def find_machine(
-    manager: Manager, peer: Peer, reference: str, left: Set[tuple[str, str]] = frozenset()
+    manager: Manager,
+    peer: Peer,
+    reference: str,
+    left: Set[tuple[str, str]] = frozenset(),
+    *,
+    whole: bool = False,
 ) -> tuple[str, Machine]:
     """A machine of whoever asks; administrators find all. Whose one is, is said by the request that
     it was made for: numbers of users may differ from host to host, and what a host says counts for
-    machines of its own. Those of hosts that are not there are meant if no others can be."""
+    machines of its own. Those of hosts that are not there are meant if no others can be.
+    `whole`: the beginning of an id is not enough."""
     everything = is_administrator(peer)
     owner_of = manager.desk.requests.standing.owner_of_machine
     everywhere = [
         (name, machine)
         for name, state in manager.core.picture.hosts.items()
         for machine in state.machines.values()
-        if (machine.name == reference or (reference and machine.id.startswith(reference)))
+        if (
+            reference in (machine.name, machine.id)
+            or (reference and not whole and machine.id.startswith(reference))
+        )
         and (everything or owner_of(name, machine.id) == peer.user or (name, machine.id) in left)
     ]
     found = [one for one in everywhere if _is_joined(manager, one[0])] or everywhere
