@@ -116,6 +116,20 @@ async def test_a_job_goes_to_a_host_and_its_end_comes_back(bench: Bench) -> None
     ]
 
 
+async def test_what_hosts_say_beyond_exit_codes_is_in_the_record(bench: Bench) -> None:
+    async with bench.agent().joined() as agent:
+        await bench.settle()
+        record = await bench.submit(count=2)
+        for number, said in enumerate((("Its memory ran out.", "Not copied: a."), ("No space.",))):
+            result = PartResult(machine="m1", exit_code=137, began=True, problems=said)
+            await agent.done(await agent.command(number), result)
+        done = await bench.until(record, RequestState.DONE)
+        assert done.reason.sentence == "Its memory ran out. Not copied: a. No space."
+        [why] = await bench.answers(AskWhy(id=record.request.id))
+        assert why.reason.sentence == done.reason.sentence
+        assert why.history[-1].endswith("it ended: done with exit code 137")
+
+
 async def test_a_host_that_refuses_is_passed_over_and_the_others_are_let_go(bench: Bench) -> None:
     async with bench.agent("node1").joined() as first, bench.agent("node2").joined() as second:
         second.refusing = EncampError(Code.NO_ROOM, "Node2 is full.")

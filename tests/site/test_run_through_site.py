@@ -189,6 +189,23 @@ def test_detached_job_keeps_what_it_prints_and_leaves(
     assert again == "given"
 
 
+def test_detached_job_whose_machine_ran_out_of_memory_or_disk_says_so(site: RunningSite) -> None:
+    hungry = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"
+    for script, said, code in (
+        (hungry, "The memory of the machine ran out", 137),
+        ("cat /dev/zero > /tmp/full", "The disk of the machine is full", 1),
+    ):
+        id = site("run", "--detach", "--", "sh", "-c", script).stdout.strip()
+        followed = site("logs", "-f", id)
+        waited = site("wait", id, check=False)
+        assert waited.returncode == code
+        why = site("why", id).stdout
+        assert f"done with exit code {code}" in why
+        for told in (followed.stderr, waited.stderr, site("logs", id).stderr, why):
+            assert said in told
+            assert "--memory gives one more" in told
+
+
 def test_job_that_finds_no_room_says_so_until_it_is_cancelled(
     site: RunningSite, start: Start
 ) -> None:

@@ -106,14 +106,24 @@ async def _logs(door: AnyDoor, id: str, *, follow: bool, number: int | None) -> 
     numbers = range(request.count) if number is None else [number]
     own = request.owner == await asyncio.to_thread(as_whom)
     streams = StandardStreams() if own else CleanStreams()
+    problems: list[str] = []
     try:
         shown = [_show(door, record, one, role, streams, number) for one in numbers]
         for result in await asyncio.gather(*shown, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+            problems += result.problems if result is not None else ()
     finally:
         streams.close()
+    for problem in dict.fromkeys(problems) or _said(record):
+        remark(problem)
     return 0
+
+
+def _said(record: RequestRecord) -> list[str]:
+    """What its hosts have said of a job that is done, beyond its exit code."""
+    sentence = record.reason.sentence
+    return [sentence] if record.state is RequestState.DONE and sentence else []
 
 
 async def _show(
@@ -123,15 +133,17 @@ async def _show(
     role: Role,
     streams: StandardStreams,
     chosen: int | None,
-) -> None:
+) -> Outcome | None:
     ticket = await requests.ticket(door, record, number)
     nothing = CallerFiles((), ())
     if record.request.count == 1 or chosen is not None:
-        await _met(door, record, number, Client(ticket, role, streams=streams, files=nothing))
-        return
+        client = Client(ticket, role, streams=streams, files=nothing)
+        return await _met(door, record, number, client)
     labelled = Labelled(streams, number, record.request.count)
-    await _met(door, record, number, Client(ticket, role, streams=labelled, files=nothing))
+    client = Client(ticket, role, streams=labelled, files=nothing)
+    outcome = await _met(door, record, number, client)
     await labelled.flush()
+    return outcome
 
 
 async def _met(door: AnyDoor, record: RequestRecord, number: int, client: Client) -> Outcome | None:
@@ -215,6 +227,8 @@ async def _over(door: AnyDoor, record: RequestRecord) -> RequestRecord:
 
 def _exit_code(record: RequestRecord) -> int:
     if record.state is RequestState.DONE:
+        for sentence in _said(record):
+            remark(f"Job {requests.short(record.request.id)}: {sentence}")
         return record.exit_code or 0
     error = requests.verdict(record)
     remark(str(error))

@@ -120,6 +120,8 @@ class PartMoved(msgspec.Struct, frozen=True, kw_only=True):
     """It has run, and ended so."""
     failure: str = ""
     """OVER without an exit code: why."""
+    problem: str = ""
+    """OVER with an exit code: what else is to be said of it."""
     cause: Cause = Cause.NONE
     """What STARTING waits for: IMAGE, START. OVER with IMAGE: its image could not be had there."""
     began: bool = False

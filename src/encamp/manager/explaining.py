@@ -98,7 +98,8 @@ def _request(manager: Manager, record: RequestRecord, now: float, hosts: int) ->
         where = ", ".join(sorted({part.host for part in record.parts})[:3])
         history.append(f"{_at(record.started)} it began on {where}")
     if record.ended:
-        history.append(f"{_at(record.ended)} it ended: {record.state.value}")
+        code = "" if record.exit_code is None else f" with exit code {record.exit_code}"
+        history.append(f"{_at(record.ended)} it ended: {record.state.value}{code}")
     return Explanation(
         kind="job" if request.job is not None else "request",
         id=request.id,

@@ -119,6 +119,7 @@ def _done(part: PartId, record: CommandRecord) -> PartMoved:
         machine=result.machine[:LONGEST_ID] or record.machine,
         exit_code=result.exit_code,
         failure=(result.failure or nothing)[:LONGEST_TEXT],
+        problem=" ".join(result.problems)[:LONGEST_TEXT],
         cause=Cause.IMAGE if result.image else Cause.NONE,
         began=result.began or standing,
         blames_environment=result.environment,

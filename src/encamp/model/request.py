@@ -217,6 +217,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int | None = None
     failure: str = ""
     """Why it is over, if that is not because its command has ended."""
+    problem: str = ""
+    """What its host says beyond the exit code, such as that its memory ran out: sentences."""
     began: bool = False
     """Whether its command has begun, as far as is known."""
     lost: bool = False

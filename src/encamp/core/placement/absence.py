@@ -132,6 +132,7 @@ class Absence:
             part.number,
             exit_code=moved.exit_code,
             failure=moved.failure,
+            problem=moved.problem,
             machine=moved.machine,
             lost=False,
         )

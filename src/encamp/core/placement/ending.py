@@ -140,7 +140,8 @@ class Ending:
         elif record.to_stop and (failed or not codes):
             self.over(entry, RequestState.CANCELLED, reason, now, exit_code=code)
         elif not failed:
-            self.over(entry, RequestState.DONE, Reason(since=now), now, exit_code=code)
+            said = Reason(sentence=_problems(record), since=now)
+            self.over(entry, RequestState.DONE, said, now, exit_code=code)
         else:
             failures = record.failures + entry.was_tried
             began = any(part.began for part in record.parts)
@@ -160,7 +161,7 @@ class Ending:
         self.over(
             entry,
             RequestState.DONE if done else RequestState.FAILED,
-            Reason(sentence="" if done else "".join(failures[:1]), since=now),
+            Reason(sentence=_problems(entry.record) if done else "".join(failures[:1]), since=now),
             now,
             exit_code=max(codes, default=None),
         )
@@ -221,6 +222,11 @@ class Ending:
             code=code,
             parts=record.parts if parts is None else parts,
         )
+
+
+def _problems(record: RequestRecord) -> str:
+    """What is to be said of commands that have come to an end of their own."""
+    return " ".join(dict.fromkeys(part.problem for part in record.parts if part.problem))
 
 
 def _forsaken(record: RequestRecord) -> list[Forsaken]:

@@ -86,6 +86,7 @@ class Parts:
             part.number,
             exit_code=moved.exit_code,
             failure=moved.failure,
+            problem=moved.problem,
             machine=moved.machine or part.machine,
             began=part.began or moved.began or moved.exit_code is not None,
             lost=False,
@@ -161,6 +162,7 @@ class Parts:
             machine=moved.machine or part.machine,
             exit_code=moved.exit_code,
             failure=failure,
+            problem=moved.problem,
             began=began,
             lost=moved.unknown,
         )
