@@ -54,14 +54,19 @@ def peer_of(connection: HasOptions) -> Peer:
     pid, uid, gid = CREDENTIALS.unpack(found)
     groups = {group_name(number) for number in (gid, *_other_groups(connection))}
     user = user_name(uid)
-    if user == MACHINES_ACCOUNT and uid != os.geteuid():
+    check_asker(user)
+    return Peer(uid, gid, pid, user, tuple(sorted(groups)))
+
+
+def check_asker(user: str) -> None:
+    """Nothing is done for the account of root's machines, unless it is this process's own."""
+    if user == MACHINES_ACCOUNT and user != user_name(os.geteuid()):
         raise EncampError(
             Code.NOT_PERMITTED,
             f"The account '{user}' is for the processes of root's machines, and may ask for"
             " nothing.",
             "Ask as another account.",
         )
-    return Peer(uid, gid, pid, user, tuple(sorted(groups)))
 
 
 def _other_groups(connection: HasOptions) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import msgspec
 
 from encamp.describe.environments import all_environments, is_shipped
 from encamp.door import questions
-from encamp.door.peer import Peer
+from encamp.door.peer import Peer, check_asker
 from encamp.manager import restoration
 from encamp.manager.environments import may_use
 from encamp.manager.rights import administrators_only, is_administrator
@@ -31,6 +31,7 @@ async def create_token(manager: Manager, peer: Peer, asked: questions.CreateToke
         administrators_only(peer, f"make tokens for {owner[:64]}")
     if not Scope.USE.includes(asked.scope):
         administrators_only(peer, f"make tokens for '{asked.scope.value}'")
+    check_asker(owner)
     yield await manager.tokens.create(owner, asked.scope, asked.label, asked.lifetime, peer.user)
 
 

@@ -17,7 +17,7 @@ from encamp.core.actions import PlaceMachines
 from encamp.core.happenings import EndWanted, Happening, Submitted
 from encamp.core.step import Core
 from encamp.describe.environments import is_shipped
-from encamp.door.peer import Peer, group_name
+from encamp.door.peer import Peer, check_asker, group_name
 from encamp.home import user_name
 from encamp.manager.bounds import HIGHEST_PRIORITY, LONGEST_LABEL, check_bounds
 from encamp.manager.environments import Environments, check_use
@@ -158,6 +158,7 @@ class Requests:
             former = await self._former(request.id)
             if former is not None:
                 return former
+        check_asker(request.owner)
         self._check_room(request.owner)
         self._core.check_request(request)
         record = RequestRecord(request=request, changed=request.submitted)

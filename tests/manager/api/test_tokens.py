@@ -124,6 +124,18 @@ async def test_users_make_tokens_for_themselves_that_go_as_far_as_they_do(calls:
     assert len(await calls.bench.answers(AskTokens(), ROOT)) == 2
 
 
+async def test_account_of_roots_machines_gets_no_token_and_submits_nothing(calls: Calling) -> None:
+    with pytest.raises(EncampError, match="root's machines") as refused:
+        await calls.bench.answers(CreateToken(owner="encamp", lifetime=60), ROOT)
+    assert refused.value.code is Code.NOT_PERMITTED
+    # One that was made when there was no such rule.
+    made = await calls.manager.tokens.create("encamp", Scope.USE, "", 60, "root")
+    caller = await calls.with_header(f"Bearer {made.secret}")
+    answer = await caller.post("/v1/requests", json=BODIES["submit"])
+    assert answer.status_code == 403
+    assert "root's machines" in answer.text
+
+
 async def test_nonsense_is_no_token(calls: Calling) -> None:
     nonsense: list[dict[str, Any]] = [
         {"owner": "a b"},
