@@ -206,6 +206,14 @@ def test_detached_job_whose_machine_ran_out_of_memory_or_disk_says_so(site: Runn
             assert "--memory gives one more" in told
 
 
+def test_kill_all_ends_the_callers_machines_on_the_site(site: RunningSite) -> None:
+    site("start", "--name", "left")
+    [machine] = site.ask("ps")
+    assert site("kill-all").stdout == f"{machine['machine']['id']}\n"
+    assert site.ask("ps") == []
+    site.wait_for("the end of its request", lambda: jobs(site) == [])
+
+
 def test_job_that_finds_no_room_says_so_until_it_is_cancelled(
     site: RunningSite, start: Start
 ) -> None:

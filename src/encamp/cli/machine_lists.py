@@ -30,19 +30,14 @@ def list_machines(machines: Sequence[Machine]) -> None:
 
 def list_own_machines(here: Sequence[Machine], *, as_json: bool) -> None:
     """One's own on this host, and on the site that one is at."""
-    from encamp.cli.asking import as_whom, asked
+    from encamp.cli.asking import as_whom
     from encamp.cli.machines import print_json
-    from encamp.door.questions import AskMachines, SiteMachine
 
     try:
-        found = asked(AskMachines(mine=True), SiteMachine)
+        found = own_on_site(here)
     except EncampError as error:
         print(f"encamp: Only those of this host: {error}", file=sys.stderr)
         found = []
-    # The site's host may be this one, and its home the caller's.
-    known, home = {machine.id for machine in here}, _own_home()
-    # What its agent has told of the caller's own home may have changed since, by the caller's hand.
-    found = [one for one in found if one.machine.id not in known and one.home != home]
     if as_json:
         print_json([*here, *found])
         return
@@ -54,6 +49,18 @@ def list_own_machines(here: Sequence[Machine], *, as_json: bool) -> None:
     rows += [(*row[:3], name, *row[4:]) for row in map(_there, found)]
     show_list(SITE_COLUMNS, rows, below=BELOW)
     _explain_unknown(found)
+
+
+def own_on_site(here: Sequence[Machine]) -> list[SiteMachine]:
+    """One's own machines on the site, but those in one's own home on this host."""
+    from encamp.cli.asking import asked
+    from encamp.door.questions import AskMachines, SiteMachine
+
+    found = asked(AskMachines(mine=True), SiteMachine)
+    # The site's host may be this one, and its home the caller's.
+    known, home = {machine.id for machine in here}, _own_home()
+    # What its agent has told of the caller's own home may have changed since, by the caller's hand.
+    return [one for one in found if one.machine.id not in known and one.home != home]
 
 
 def list_site_machines(hosts: tuple[str, ...], *, as_json: bool) -> None:

@@ -319,15 +319,17 @@ def rm(
 def kill_all(
     mine: Annotated[bool, typer.Option("--mine", help="Only root's own, when root asks.")] = False,
 ) -> None:
-    """End and remove all your machines.
+    """End and remove all your machines, here and on the site.
 
-    As root, end those of everybody: their owners' next command clears what is left."""
+    As root, end those of everybody on this host: their owners' next command clears what is left."""
     kept = keeper()
+    ended = []
 
     async def everything() -> None:
         from encamp.agent.others import end, may_see_others, strangers
 
         for machine in await kept.kill_all():
+            ended.append(machine)
             print(machine.name)
         if may_see_others() and not mine:
             for stranger in strangers(set()):
@@ -335,6 +337,10 @@ def kill_all(
                     print(stranger.id)
 
     asyncio.run(everything())
+    if site_door() is not None:
+        from encamp.cli.machine_lists import own_on_site
+
+        rm([one.machine.id for one in own_on_site(ended)], force=True)
 
 
 def _each(
