@@ -6,6 +6,7 @@ name of it. Without a target, things keep their name and land in the working dir
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
@@ -17,6 +18,7 @@ import msgspec
 from encamp.guest.channel import Channel, Exec, Exit, Stream
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, User
+from encamp.model.machine import Machine
 from encamp.model.size import format_bytes
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ def check_outputs(copies: Sequence[Copy]) -> None:
 
 async def copy_in(
     channel: Channel,
+    machine: Machine,
     copies: Sequence[Copy],
     workdir: str,
     user: User,
@@ -142,7 +145,8 @@ async def copy_in(
             copied.size += len(piece)
             await stream.write(piece)
         await stream.end()
-        await success(stream, f"{copy.source} could not be copied to {directory}/{name}")
+        failure = f"{copy.source} could not be copied to {directory}/{name}"
+        await success(stream, failure, full=more_room(machine))
         copied.files += 1
     return copied
 
@@ -222,10 +226,19 @@ def builtin(channel: Channel, user: User, *words: str) -> Stream:
     )
 
 
-async def success(stream: Stream, failure: str) -> None:
+async def success(stream: Stream, failure: str, *, full: str = "") -> None:
+    """`full`: what to do if nothing more fits into the machine."""
     ended, words = await outcome(stream)
     if ended.code != 0:
-        raise EncampError(Code.COPY_FAILED, f"{failure}.", detail=words)
+        hint = full if os.strerror(errno.ENOSPC) in words else ""
+        raise EncampError(Code.COPY_FAILED, f"{failure}.", hint, detail=words)
+
+
+def more_room(machine: Machine) -> str:
+    """What gives a machine more room for files."""
+    if machine.size.disk:
+        return "--disk gives one more."
+    return "What it writes is kept in its memory: --memory gives one more, or --disk a disk."
 
 
 async def outcome(stream: Stream) -> tuple[Exit, str]:

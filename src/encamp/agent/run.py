@@ -19,6 +19,7 @@ from encamp.agent.copying import (
     copy_in,
     copy_out,
     is_directory,
+    more_room,
 )
 from encamp.agent.disk_errors import disk_errors
 from encamp.agent.keeper import Keeper
@@ -172,7 +173,7 @@ async def run_job(
         with phases.time(Phase.INPUT, "nothing") as how:
             if job.inputs:
                 brought = await _guarded(
-                    live, copy_in(live.channel, job.inputs, workdir, owner, files)
+                    live, copy_in(live.channel, live.machine, job.inputs, workdir, owner, files)
                 )
                 how.word = brought.summary
         with phases.time(Phase.COMMAND, "ran") as how:
@@ -257,7 +258,7 @@ async def run_in(
         workdir, fallback = starting_points(command, user, machine)
         if fallback is not None and (inputs or outputs):
             workdir = workdir if await is_directory(channel, workdir, user) else fallback
-        await copy_in(channel, inputs, workdir, user, files)
+        await copy_in(channel, machine, inputs, workdir, user, files)
         if command.arguments:
             control.on_begin()
             stream = channel.execute(exec_message(command, user, machine, window))
@@ -289,9 +290,7 @@ def _cure(said: str, machine: Machine) -> str:
     """What gives a machine more of that which the guest program says it has run out of."""
     if "memory" in said:
         return "--memory gives one more."
-    if machine.size.disk:
-        return "--disk gives one more."
-    return "What it writes is kept in its memory: --memory gives one more, or --disk a disk."
+    return more_room(machine)
 
 
 def describe(ended: Exit, command: Command) -> str:

@@ -59,7 +59,8 @@ def _parsed(source: list[str], target: list[str]) -> tuple[str, Copies, Copies]:
 async def _copy_here(machine: str, inputs: Copies, outputs: Copies) -> Copied:
     keeper = Keeper.open(default_home())
     user = caller()
-    async with keeper.speak(keeper.journal.find(machine)) as (_, channel):
-        copied = await copy_in(channel, inputs, user.home, user)
+    found = keeper.journal.find(machine)
+    async with keeper.speak(found) as (_, channel):
+        copied = await copy_in(channel, found, inputs, user.home, user)
         copied.join(await copy_out(channel, outputs, user.home, user))
     return copied
