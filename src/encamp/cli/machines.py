@@ -129,7 +129,7 @@ def start(
         from encamp.cli.site_start import start_through_site
 
         return start_through_site(door, request, wishes, as_json=as_json)
-    wishes.check_alone()
+    wishes.check_alone(local=local)
     with Bar() as bar:
         machine = asyncio.run(keeper().start(request, bar))
     if as_json:

@@ -256,7 +256,7 @@ def run(
         from encamp.cli.site_run import run_through_site
 
         return run_through_site(door, job, wishes, timings=timings, as_json=as_json)
-    wishes.check_alone()
+    wishes.check_alone(local=local)
 
     from encamp.cli.session import run_here
 

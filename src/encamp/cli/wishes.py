@@ -111,14 +111,18 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     reuse: bool = False
     detach: bool = False
 
-    def check_alone(self) -> None:
-        """Without a site, nobody can grant them."""
+    def check_alone(self, *, local: bool) -> None:
+        """Without a site, nobody can grant them. `local`: the caller has said so."""
         for name in self.__struct_fields__:
             if getattr(self, name) != getattr(NONE, name):
+                wish = f"--{name.replace('_', '-')} is a matter of a site, and"
+                if local:
+                    raise EncampError(
+                        Code.USAGE, f"{wish} --local does without.", "Leave one of them out."
+                    )
                 raise EncampError(
                     Code.USAGE,
-                    f"--{name.replace('_', '-')} is a matter of a site, and there is none to ask"
-                    " here.",
+                    f"{wish} there is none to ask here.",
                     "'encamp serve' makes one of this host; 'encamp login' goes to another.",
                 )
 
