@@ -17,6 +17,7 @@ from encamp.door.server import Door
 from encamp.model.command import OVER, CommandRecord, CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.host import Presence
+from encamp.model.size import Size
 from tests.cli.sample_site import Site, command_record
 
 
@@ -67,6 +68,8 @@ class Answering:
                     "triggers.yaml:3: There is no 'lod1'.",
                     "Did you mean load1?",
                 )
+            case questions.AskEnvironments():
+                return [questions.SiteEnvironment(name="tools", size=Size(1, 128 << 20))]
             case questions.AskRecording():
                 return [questions.Recording(at=site.now, hosts=tuple(site.hosts))]
             case questions.IssueCommand():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from encamp.home import Home
+from tests.cli.sample_manager import Answering, answered
+from tests.cli.sample_site import Site
 from tests.conftest import ENCAMP
 
 
@@ -74,6 +77,37 @@ def test_listing_shows_what_can_be_used_and_then_what_is_wrong(desk: Desk) -> No
     assert f"  | {desk.file}:2:28: a number from 1 is expected here, not 'none'" in said
     desk.file.chmod(0o666)
     assert "not read" in desk.env("ls")[1]
+
+
+def test_what_of_ones_own_is_not_listed_beside_the_sites_is_said(desk: Desk) -> None:
+    door = desk.here / "manager.sock"
+    desk.variables["ENCAMP_DOOR"] = str(door)
+    with answered(door, Answering(Site(time.time()))):
+        desk.write("tools: {extends: mini}\nmine: {extends: mini}")
+        printed, said = desk.env("ls")
+        assert [line.split()[0] for line in printed.splitlines()[2:]] == ["tools", "mine"]
+        assert said == (
+            f"encamp: not listed: {desk.file} describes 'tools', and so does the site.\n"
+        )
+        desk.write("x: [")
+        said = desk.env("ls")[1]
+        assert said.startswith(f"encamp: not listed: {desk.file}:2:1: ")
+        assert said.count("\n") == 1
+        desk.write("mine: {extends: mini, cpus: no}\nnothing: {cpus: none}")
+        printed, said = desk.env("ls")
+        assert "mine" not in printed
+        assert f"{desk.file}:1:29: " in said
+        assert "more mistakes" in said
+
+
+def test_own_environment_that_extends_the_sites_is_listed_without_complaint(desk: Desk) -> None:
+    door = desk.here / "manager.sock"
+    desk.variables["ENCAMP_DOOR"] = str(door)
+    desk.write("tools2: {extends: tools}")
+    with answered(door, Answering(Site(time.time()))):
+        printed, said = desk.env("ls")
+    assert "extends what the site describes: tools" in printed
+    assert said == ""
 
 
 def test_environment_is_shown_as_it_was_written(desk: Desk) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from encamp.cli.cleaning import remark
 from encamp.cli.site_door import site_door
 from encamp.cli.wishes import Local
 from encamp.model.errors import Code, EncampError
@@ -38,7 +39,8 @@ def env_ls(as_json: AsJson = False, local: Local = False) -> None:
 
     library = open_library()
     through_site = site_door(local=local) is not None
-    listed = _of_site() if through_site else []
+    of_site = _of_site() if through_site else []
+    listed = [*of_site]
     listed += _of_files(library, {one.name for one in listed}, own=through_site)
     if as_json:
         print_json(listed)
@@ -50,7 +52,9 @@ def env_ls(as_json: AsJson = False, local: Local = False) -> None:
         columns = ("name", "image", "size", "file", "summary")
         show_list(columns, rows, below=("summary", "file"))
     _tell_ignored(library)
-    if not through_site:
+    if through_site:
+        _tell_left_out(library, of_site)
+    else:
         library.mistakes.raise_any()
 
 
@@ -77,9 +81,32 @@ def _of_files(library: Library, but: set[str], *, own: bool) -> list[SiteEnviron
         if environment is not None and is_for_caller(environment.users):
             shipped = is_shipped(environment)
             found.append(site_environment(environment, environment.origin, shipped=shipped))
-        elif environment is None and own:
-            found.append(SiteEnvironment(name=name, size=Size(0, 0), file=description.source.path))
+        elif own and (strangers := _strangers(library, name)):
+            summary = f"extends what the site describes: {', '.join(strangers)}"
+            file = description.source.path
+            found.append(SiteEnvironment(name=name, size=Size(0, 0), file=file, summary=summary))
     return found
+
+
+def _strangers(library: Library, name: str) -> list[str]:
+    """What it builds on that no file here describes."""
+    from encamp.describe.inheritance import lineage
+
+    line = lineage(library.described[name], library.mistakes)
+    return [stranger for layer in line for stranger in layer.strangers]
+
+
+def _tell_left_out(library: Library, of_site: list[SiteEnvironment]) -> None:
+    """Which of the caller's own are not listed beside the site's, and why."""
+    for one in of_site:
+        own = library.described.get(one.name)
+        # The manager may read the same file.
+        if own is not None and not own.source.level.trusted and own.source.path != one.file:
+            remark(f"not listed: {own.source.path} describes '{one.name}', and so does the site.")
+    wrong = library.mistakes.without_strangers()
+    if wrong:
+        more = f" There are {len(wrong) - 1} more mistakes." if len(wrong) > 1 else ""
+        remark(f"not listed: {wrong[0]}.{more}")
 
 
 def env_show(

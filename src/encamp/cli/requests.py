@@ -143,7 +143,7 @@ def verdict(record: RequestRecord) -> EncampError:
 
 def _unknown(error: EncampError, environment: str) -> EncampError:
     """Neither the site nor the caller describes it, unless there is a mistake in his files."""
-    from encamp.describe.environments import find_environment
+    from encamp.describe.environments import find_environment, wrong_beside_site
 
     hint = "One of your own goes into environments.yaml in the current directory."
     try:
@@ -151,7 +151,7 @@ def _unknown(error: EncampError, environment: str) -> EncampError:
     except EncampError as local:
         if local.code is not Code.UNKNOWN_ENVIRONMENT:
             return local
-        error = EncampError(error.code, error.sentence, error.hint, detail=local.detail)
+        error = EncampError(error.code, error.sentence, error.hint, detail=wrong_beside_site())
     return _with_hint(error, hint)
 
 

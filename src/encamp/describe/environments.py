@@ -16,6 +16,7 @@ from encamp.model.errors import Code, EncampError
 
 if TYPE_CHECKING:
     from encamp.describe.library import Library
+    from encamp.describe.nodes import Mistake
     from encamp.model.job import User
 
 DEFAULT = "mini"
@@ -221,14 +222,23 @@ def _unknown(library: Library, name: str) -> EncampError:
         if not library.is_abstract(other) and is_for_caller(library.users_of(other))
     ]
     # Its description may be where we could not or would not read it.
-    detail = [str(mistake) for mistake in sorted(library.mistakes.found)]
-    detail += [f"Not read: {sentence}" for sentence in library.ignored]
     return EncampError(
         Code.UNKNOWN_ENVIRONMENT,
         f"There is no environment '{name}'.",
         nearest(name, usable),
-        detail="\n".join(detail),
+        detail=_wrong(library, sorted(library.mistakes.found)),
     )
+
+
+def wrong_beside_site() -> str:
+    """What is wrong with the caller's files, whatever a site describes that they build on."""
+    library = open_library()
+    return _wrong(library, library.mistakes.without_strangers())
+
+
+def _wrong(library: Library, mistakes: list[Mistake]) -> str:
+    not_read = [f"Not read: {sentence}" for sentence in library.ignored]
+    return "\n".join([*map(str, mistakes), *not_read])
 
 
 def unknown_environment(name: str, usable: Callable[[tuple[str, ...]], bool]) -> EncampError:

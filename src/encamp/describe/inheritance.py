@@ -32,6 +32,8 @@ class Description(msgspec.Struct, eq=False):
     line_of: list[Description] | None = None
     """All it builds on and itself, ancestors first."""
     prototype: Prototype | None = None
+    strangers: list[str] = []
+    """Environments it extends that no file describes."""
     dropped: set[str] = set()
     """Attributes that are wrong and were left out."""
 
@@ -74,10 +76,9 @@ def find_parents(
         parent = known.get(item.text)
         if parent is None:
             near = mistakes.near(item.text, known)
-            mistakes.at(
-                item,
-                f"there is no environment '{item.text}' in this file or in one before it{near}",
-            )
+            said = f"there is no environment '{item.text}' in this file or in one before it{near}"
+            mistakes.strangers.add(mistakes.at(item, said))
+            description.strangers.append(item.text)
             # What it would have inherited is not missed as well.
             description.dropped.add("image")
         elif parent in found:

@@ -131,21 +131,25 @@ class Mistakes:
 
     def __init__(self) -> None:
         self.found: dict[Mistake, Source] = {}
+        self.strangers: set[Mistake] = set()
+        """Those about environments that no file read here describes; a site's manager may."""
         self.comparisons = COMPARISONS
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
-    def add(self, source: Source, line: int, column: int, text: str) -> None:
+    def add(self, source: Source, line: int, column: int, text: str) -> Mistake:
         if len(text) > LONGEST:
             text = f"{text[: LONGEST - 3]}..."
         if not text.isprintable():
             # What was written must not draw on whoever's terminal it is shown on.
             text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-        self.found.setdefault(Mistake(source.path, line, column, text), source)
+        mistake = Mistake(source.path, line, column, text)
+        self.found.setdefault(mistake, source)
+        return mistake
 
-    def at(self, node: Node, text: str) -> None:
-        self.add(node.source, node.line, node.column, text)
+    def at(self, node: Node, text: str) -> Mistake:
+        return self.add(node.source, node.line, node.column, text)
 
     def at_key(self, mapping: Mapping, key: str, text: str) -> None:
         line, column = mapping.where(key)
@@ -164,6 +168,10 @@ class Mistakes:
         if near:
             return f"; did you mean '{near[0]}'?"
         return f"; there are: {', '.join(sorted(known))}" if len(known) <= FEW else ""
+
+    def without_strangers(self) -> list[Mistake]:
+        """Those that are mistakes whatever a site describes."""
+        return sorted(self.found.keys() - self.strangers)
 
     def of(self, sources: set[Source]) -> Mistakes:
         """Those in some of the files only."""
