@@ -216,6 +216,9 @@ def test_rules_decide_about_jobs_that_name_none(verify: Verifier) -> None:
     assert said == (
         "RESULT STATE REJECT There is no environment 'old' here. There are: mini, other."
     )
+    for name, meant in (("Mini", "mini"), ("oth", "other")):
+        [said] = verify(l_hard=f"env={name}")
+        assert f"'{name}' here. Did you mean '{meant}'? There are: mini, other." in said
     verify.rules.write_text("other\t-\t-\t-\t-\n")
     assert verify(USER="bob")[0] == told("other")
 

@@ -153,6 +153,9 @@ def test_an_unknown_environment_is_refused_if_the_site_lists_them(
     assert "no environment 'other' on this site" in cluster.refused(
         "sbatch", "--comment=env:other", "job", user=user
     )
+    for name, meant in (("Mini", "mini"), ("min", "mini"), ("debian12x", "debian12")):
+        said = cluster.refused("sbatch", f"--comment=env:{name}", "job", user=user)
+        assert f"on this site. Did you mean '{meant}'? There are: debian12, mini." in said
     assert cluster.submit("--comment=env:mini", "job")
 
 

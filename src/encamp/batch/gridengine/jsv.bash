@@ -115,6 +115,16 @@ offered() {
     [[ ", $value," == *", $1,"* ]]
 }
 
+# Of those in $value, the first that differs from a name in large letters or in its end; in $meant.
+nearest() {
+    local one
+    meant=''
+    for one in ${value//, / }; do
+        [[ -z $meant && (${one,,} == "${1,,}"* || ${1,,} == "${one,,}"*) ]] || continue
+        meant=" Did you mean '$one'?"
+    done
+}
+
 # Are machines of it hosts of Grid Engine's themselves? Then only such a one will do.
 has_nodes() {
     list_of nodes && [[ ", $value," == *", $1,"* ]]
@@ -138,7 +148,8 @@ verify() {
             return
         fi
         if [[ $wanted != none ]] && ! has_nodes "$wanted" && ! offered "$wanted"; then
-            reject "There is no environment '$wanted' here. There are: $value."
+            nearest "$wanted"
+            reject "There is no environment '$wanted' here.$meant There are: $value."
             return
         fi
         if [[ $wanted != none && ${params[CMDNAME]} == NONE ]]; then

@@ -133,7 +133,15 @@ local function refuse_unknown(name, known)
    for one in pairs(known) do names[#names + 1] = one end
    table.sort(names)
    local more = #names > MOST_SHOWN and ", ..." or "."
-   refuse("There is no environment '%s' on this site. There are: %s", name,
+   local meant = ""
+   for _, one in ipairs(names) do
+      local short, long = string.lower(name), string.lower(one)
+      if #short > #long then short, long = long, short end
+      if meant == "" and string.sub(long, 1, #short) == short then
+         meant = string.format(" Did you mean '%s'?", one)
+      end
+   end
+   refuse("There is no environment '%s' on this site.%s There are: %s", name, meant,
       table.concat(names, ", ", 1, math.min(#names, MOST_SHOWN)) .. more)
 end
 
