@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from encamp.batch.install.wanted import FIRST_DESCRIPTIONS
 from encamp.cli.main import application
 from tests.conftest import ROOT
 
@@ -40,6 +41,11 @@ def test_machines_and_commands_outlive_the_agents_unit() -> None:
     assert service["KillMode"] == "process"
     inherited = {"ProtectSystem", "PrivateTmp", "PrivateDevices", "NoNewPrivileges", "DeviceAllow"}
     assert not inherited & set(service), "the machines would be in a namespace of their own"
+
+
+def test_what_is_left_on_hosts_names_no_pages_that_are_not_installed() -> None:
+    written = [path.read_text() for path in UNITS.iterdir()]
+    assert not [text for text in (*written, FIRST_DESCRIPTIONS.decode()) if "docs/" in text]
 
 
 OPTIONAL = {"matplotlib": "plots", "psycopg": "postgresql"}

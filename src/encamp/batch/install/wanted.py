@@ -106,7 +106,8 @@ def settings_of(wanted: Wanted, look: Look) -> tuple[BatchSettings, File | None]
 
 
 FIRST_DESCRIPTIONS = b"""\
-# The environments of this site, the same file on every host: docs/environments.md.
+# The environments of this site, the same file on every host. 'encamp env show mini' shows how one
+# is described, 'encamp env schema' all that can be said, and 'encamp env check' reads this file.
 # A job that names one which is neither described here nor shipped ('encamp env ls') is refused when
 # it is submitted. Without this file, the host that the job comes to finds that out.
 """
