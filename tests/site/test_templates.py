@@ -68,6 +68,22 @@ def test_ten_that_ask_at_the_same_moment_make_one_template(encamp: Encamp) -> No
     assert len({template["key"] for template in templates(encamp)} - before) == 1
 
 
+def test_mistake_in_the_settings_is_told_before_anything_boots(
+    encamp: Encamp, tmp_path: Path
+) -> None:
+    remove_odd_size(encamp)
+    before = templates(encamp)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("template_limit: ten\n")
+    settings.chmod(0o600)
+    told = {**TELLING, "ENCAMP_USER_CONFIG": str(tmp_path)}
+    done = encamp(*RUN, "--", "true", variables=told, check=False)
+    assert done.returncode == 78
+    assert b"settings.yaml:1:17: " in done.stderr
+    assert b"freezing" not in done.stderr
+    assert templates(encamp) == before
+
+
 def test_signal_while_a_template_is_made_leaves_nothing_of_it(
     encamp: Encamp, start: Start, site_home: Home
 ) -> None:

@@ -242,6 +242,8 @@ class Maker:
             async with self.home.wait_for(f"template-{key}"):
                 template = self.templates.find(key)
                 if template is None:
+                    # Before a guest boots: a mistake in the settings is told at once.
+                    limit = self.images.settings.template_limit
                     check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
                     template = await make_template(
                         self.home,
@@ -253,12 +255,11 @@ class Maker:
                         progress=progress,
                         shared=self._shared,
                     )
-                    self._make_room(template)
+                    self._make_room(template, limit)
         return template
 
-    def _make_room(self, newest: Template) -> None:
+    def _make_room(self, newest: Template, limit: int | None) -> None:
         """Remove the templates that are used least, if there are too many now."""
-        limit = self.images.settings.template_limit
         alive = [machine for machine in self.journal.all() if machine.state in ALIVE]
         needed = {newest.key, *(machine.template or "" for machine in alive)}
         self.templates.make_room(LIMIT if limit is None else limit, needed)
