@@ -22,7 +22,7 @@ from encamp.door.questions import (
 )
 from encamp.model.errors import Code, EncampError
 from encamp.model.event import EventKind
-from encamp.model.request import RequestRecord, RequestState
+from encamp.model.request import Cause, RequestRecord, RequestState
 from encamp.model.site import Api, Site
 from encamp.model.token import Scope
 from tests.manager.playing import ALICE, ROOT, Bench, HonestAgent, managed, until
@@ -106,6 +106,12 @@ async def test_nothing_that_waited_in_a_backup_is_begun_until_an_administrator_s
         [why] = await lab.bench.answers(AskWhy(id=new.request.id))
         assert "put back" in why.reason.sentence
         assert "site restored" in why.reason.next
+        brief = await lab.bench.submit(wait_at_most=0.1)
+        withdrawn = await lab.bench.until(brief, RequestState.CANCELLED)
+        assert withdrawn.reason.cause is Cause.NOT_BEGUN
+        assert "stands still" in withdrawn.reason.sentence
+        # Whoever follows is told what it waits for.
+        assert "stands still" in (await lab.bench.record(new)).reason.sentence
         # So does one that is started anew, though the host has heard of the former since.
         await lab.bench.stop()
         await lab.bench.start()

@@ -66,6 +66,10 @@ class EnvironmentsRead(msgspec.Struct, frozen=True):
     environments: dict[str, dict[str, Value]]
 
 
+class StoodStill(msgspec.Struct, frozen=True):
+    """Nothing is started until an administrator says so, and time has passed."""
+
+
 class TimePassed(msgspec.Struct, frozen=True):
     """Nothing happened but time."""
 
@@ -150,6 +154,7 @@ Happening = (
     | CommandMoved
     | EnvironmentsRead
     | TimePassed
+    | StoodStill
     | PolicyRead
     | Submitted
     | Remembered

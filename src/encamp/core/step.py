@@ -26,6 +26,7 @@ from encamp.core.happenings import (
     PolicyRead,
     Remembered,
     Reported,
+    StoodStill,
     Submitted,
     TimePassed,
 )
@@ -305,6 +306,7 @@ _TAKEN: dict[type[Happening], Callable[[Core, Any, float], None]] = {
     CommandMoved: Core._command_moved,
     EnvironmentsRead: Core._environments_read,
     TimePassed: Core._not_in_the_picture,
+    StoodStill: Core._not_in_the_picture,
     PolicyRead: Core._not_in_the_picture,
     Submitted: Core._not_in_the_picture,
     Remembered: Core._not_in_the_picture,

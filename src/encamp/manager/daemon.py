@@ -24,6 +24,7 @@ from encamp.core.happenings import (
     Forgotten,
     Happening,
     PolicyRead,
+    StoodStill,
     TimePassed,
 )
 from encamp.core.step import Core
@@ -65,6 +66,8 @@ log = logging.getLogger(__name__)
 
 REMOVED_EVERY = 1.0
 """Seconds between two looks at which hosts were removed from the site."""
+STILL_LOOK = 1.0
+"""Seconds between two looks at what has waited long enough, while nothing is started."""
 PRUNE = 3600.0
 """Seconds between two looks at what is old enough to be forgotten."""
 
@@ -266,6 +269,7 @@ class Manager:
     def _stand_still(self, sentence: str) -> None:
         """Nothing is placed and no trigger is looked at: it may all have been done."""
         self.core.settled = False
+        self.poke()
         self.recorder.event(EventKind.STORE_RESTORED, f"{sentence} Nothing is started. {HINT}")
 
     def go_on(self) -> None:
@@ -345,15 +349,18 @@ class Manager:
 
     async def _watch_clock(self) -> None:
         """Look at what is due though nothing happens."""
+        looked = 0.0
         while True:
             self._poked.clear()
-            due = self.core.next_look()
+            still = bool(self.restoration.sentence)
+            due = looked + STILL_LOOK if still else self.core.next_look()
             wait = None if due is None else max(0.0, due - time.time())
             try:
                 async with asyncio.timeout(wait):
                     await self._poked.wait()
             except TimeoutError:
-                self.happened(TimePassed())
+                looked = time.time()
+                self.happened(StoodStill() if still else TimePassed())
 
     def _command_moved(self, record: CommandRecord) -> None:
         if record.name == RUN:

@@ -24,6 +24,7 @@ from encamp.core.happenings import (
     PolicyRead,
     Remembered,
     Reported,
+    StoodStill,
     Submitted,
 )
 from encamp.core.picture import Picture
@@ -55,6 +56,9 @@ from encamp.model.request import (
     RequestState,
 )
 
+STANDS_STILL = "the manager stands still, since its store was put back from a backup"
+STILL_NEXT = "'encamp status' tells more."
+
 
 class Placement:
     def __init__(self, picture: Picture, zone: datetime.tzinfo = datetime.UTC) -> None:
@@ -81,6 +85,7 @@ class Placement:
             Submitted: self._submitted,
             Remembered: self._remembered,
             EndWanted: self._end_wanted,
+            StoodStill: self._stood_still,
             ClaimAnswered: self._claims.answered,
             PartMoved: self._part_moved,
         }
@@ -193,6 +198,15 @@ class Placement:
         until = None if entry is None else entry.waits_until
         if entry is not None and entry.line is not None and until is not None and until <= now:
             self._ending.withdraw(entry, self.records[request].reason.sentence, now)
+
+    def _stood_still(self, stood: StoodStill, now: float) -> None:
+        """What waits is told why, and waits no longer than it was to."""
+        for request, entry in list(self._books.entries.items()):
+            if entry.line is not None:
+                if entry.record.reason.sentence != STANDS_STILL:
+                    reason = Reason(sentence=STANDS_STILL, since=now, next=STILL_NEXT)
+                    self._books.say(entry, reason)
+                self._waited(request, now)
 
     def _end_wanted(self, wanted: EndWanted, now: float) -> None:
         self._ending.end_wanted(wanted.request, wanted.by, now)
