@@ -198,7 +198,7 @@ static struct node *make(struct share *share, int fd, const struct stat *found)
 	put(&inodes, &node->by_inode, hash_of_inode(node->device, node->number));
 	make_newest(node);
 	count++;
-	if (S_ISDIR(node->type) && share->local) {
+	if (S_ISDIR(node->type)) {
 		watch(node);
 		if (node->place)
 			put(&places, &node->by_place, mix_bytes(0, node->place->bytes, node->place->size));

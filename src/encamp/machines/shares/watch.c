@@ -24,19 +24,22 @@
 
 static int group = -1;
 
-bool is_local(int directory)
+static bool is_known(const struct statfs *system)
 {
 	static const uint32_t kinds[] = {
 		0xef53 /* ext */, 0x58465342 /* xfs */, 0x9123683e /* btrfs */, 0x01021994 /* tmpfs */,
 		0x794c7630 /* overlay */, 0xf2f52010 /* f2fs */, 0x2fc12fc1 /* zfs */, 0xca451a4e /* bcachefs */,
 	};
-	struct statfs found;
-	if (fstatfs(directory, &found) < 0)
-		return false;
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if ((uint32_t)found.f_type == kinds[i])
+		if ((uint32_t)system->f_type == kinds[i])
 			return true;
 	return false;
+}
+
+bool is_local(int directory)
+{
+	struct statfs found;
+	return fstatfs(directory, &found) == 0 && is_known(&found);
 }
 
 int watch_open(void)
@@ -56,7 +59,7 @@ void watch(struct node *directory)
 	struct statfs found;
 	int mount;
 
-	if (group < 0 || fstatfs(directory->fd, &found) < 0 ||
+	if (group < 0 || fstatfs(directory->fd, &found) < 0 || !is_known(&found) ||
 	    name_to_handle_at(directory->fd, "", &place.handle, &mount, AT_EMPTY_PATH) < 0 ||
 	    fanotify_mark(group, FAN_MARK_ADD | FAN_MARK_ONLYDIR, WATCHED, directory->fd, ".") < 0)
 		return;
