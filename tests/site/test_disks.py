@@ -132,9 +132,15 @@ def run(disk_home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 @pytest.fixture(scope="module")
-def cloud(run: Run, disk_home: Home) -> Iterator[str]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this host that the machine sees at /shared."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def cloud(run: Run, disk_home: Home, shared: Path) -> Iterator[str]:
     """A machine made from a cloud image."""
-    run("start", "-e", "cloud", "--name", "cloudy")
+    run("start", "-e", "cloud", "--name", "cloudy", "--share", f"{shared}:/shared")
     yield "cloudy"
     run("rm", "--force", "cloudy")
 
@@ -175,6 +181,15 @@ def test_context_is_handed_over_by_cloud_init_and_by_the_guest(run: Run, cloud: 
     assert inside(run, cloud, "cat /etc/second") == "by hand\nby cloud-init\n"
     assert inside(run, cloud, 'echo "$GREETING"') == "hello\n"
     assert inside(run, cloud, "id -u alice") == "4321\n"
+
+
+def test_share_works_with_the_kernel_of_the_disk(run: Run, cloud: str, shared: Path) -> None:
+    data = os.urandom(3_000_000)
+    (shared / "data").write_bytes(data)
+    inside(run, cloud, "cp /shared/data /root/data; cp /root/data /shared/back")
+    assert (shared / "back").read_bytes() == data
+    held = "exec 9>/shared/back; flock -n 9 && ! flock -n /shared/back true && echo held"
+    assert inside(run, cloud, held) == "held\n"
 
 
 def test_machine_sets_up_its_own_network(run: Run, cloud: str) -> None:

@@ -333,10 +333,12 @@ class Host:
 
     def workers(self) -> list[int]:
         """Processes in which commands of the bait work: not root's any more, or about to be; the
-        last of each family."""
+        last of each family. Share servers are children, too."""
         found = self.carriers()
-        children = [pid for pid in _all_pids() if _parent(pid) in found]
-        return [pid for pid in children if _name(pid).startswith(("python", "encamp"))]
+        names = {pid: _name(pid) for pid in _all_pids() if _parent(pid) in found}
+        servers = {pid for pid, name in names.items() if name.startswith("encamp-shares")}
+        working = {pid for pid, name in names.items() if name.startswith(("python", "encamp"))}
+        return sorted(working - servers)
 
     def carriers(self) -> list[int]:
         """Processes that commands of the bait belong to."""
