@@ -17,7 +17,7 @@ from encamp.bus.opening import open_bus
 from encamp.model.errors import Code, EncampError
 from encamp.model.site import MANAGER, Presences, Site
 from tests.bus.meeting import Kept, Watched, ignore, until
-from tests.bus.nats_server import DEBIAN, WHEEL, Server, nats_server, nats_site
+from tests.bus.nats_server import DEBIAN, WHEEL, NatsSite, Server, nats_server, nats_site
 from tests.bus.participant import participant
 from tests.bus.partition import cable
 
@@ -89,6 +89,28 @@ async def test_sending_waits_for_a_server_until_its_time_is_up(tmp_path: Path) -
             await asyncio.sleep(0.2)
             await asyncio.to_thread(server.start)
             await waiting
+
+
+async def test_whoever_is_told_to_end_as_the_server_answers_ends(
+    site: NatsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manager that stood by until just then would never lead otherwise, and one that leads would
+    never stop."""
+
+    async def answered(link: Link, future: asyncio.Future[bool]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        future.set_result(True)
+
+    async with open_bus(site.manager(), MANAGER, (), ignore) as manager:
+        with monkeypatch.context() as patched:
+            patched.setattr(Link, "_send_ping", answered)
+            standing_by = NatsBus(site.manager(), MANAGER, (), ignore, only_asks=True)
+            for told in (manager.watch(Watched()), standing_by.__aenter__()):
+                task = asyncio.ensure_future(told)
+                await asyncio.wait({task}, timeout=30)
+                assert task.cancelled()
 
 
 @pytest.mark.parametrize(

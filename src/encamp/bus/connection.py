@@ -196,7 +196,7 @@ class Connection:
                 if done:
                     return
                 try:
-                    await link.flush(self._pong)  # type: ignore[arg-type]
+                    await link.flush(self._pong)
                 except Exception as error:
                     self._is_busy = isinstance(error, nats.errors.FlushTimeoutError)
                     self._note(str(error))

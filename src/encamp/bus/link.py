@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from nats.aio.client import Client
 from encamp.bus.credentials import name_in
 from encamp.model.errors import Code, EncampError
 
+FLUSH = 10.0
+"""Seconds that a server has to say that it has heard everything."""
 CLOSING = 0.5
 """Seconds an aborted connection has to come to its end."""
 NEVER = 3600
@@ -88,6 +90,20 @@ class Access(msgspec.Struct, frozen=True):
         )
 
 
+@contextlib.contextmanager
+def heeding_cancellation() -> Iterator[None]:
+    """Whoever is told to end while it speaks with nats-py does: a cancellation that comes together
+    with what is waited for is swallowed there, by `asyncio.wait_for` of Python 3.11 among others,
+    and would never come again."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 class Link(Client):
     """nats-py without its queue and task for each subscription, which cost more than the rest."""
 
@@ -97,8 +113,13 @@ class Link(Client):
         self._routes: dict[int, Take] = {}
 
     async def take_from(self, subject: str, take: Take) -> None:
-        subscription = await self.subscribe(subject)
+        with heeding_cancellation():
+            subscription = await self.subscribe(subject)
         self._routes[subscription._id] = take
+
+    async def flush(self, timeout: float = FLUSH) -> None:
+        with heeding_cancellation():
+            await super().flush(timeout)  # type: ignore[arg-type]
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
@@ -183,17 +204,18 @@ async def connect(
 
     try:
         async with asyncio.timeout(patience):
-            await link.connect(
-                [server],
-                error_cb=note,
-                closed_cb=closed,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=int(patience),
-                ping_interval=NEVER,
-                **options,
-            )
+            with heeding_cancellation():
+                await link.connect(
+                    [server],
+                    error_cb=note,
+                    closed_cb=closed,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(patience),
+                    ping_interval=NEVER,
+                    **options,
+                )
             if link.is_encrypted:
                 link.expect_end_of_tls()
             elif server.startswith("tls:"):
