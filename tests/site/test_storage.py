@@ -228,6 +228,11 @@ def test_full_disk_of_the_host_is_an_error_inside_and_harms_nothing_else(
         assert failed.returncode == 1
         assert b"Input/output error" in failed.stderr
         assert b"/mnt/home is full" in failed.stderr
+        # Who does not ask what became of it is told, too.
+        words = "dd if=/dev/zero of=/var/quiet bs=1M count=16 2>/dev/null; sync; true"
+        quiet = encamp("exec", "one", "--", "sh", "-c", words, check=False)
+        assert quiet.returncode == Code.COPY_FAILED.value
+        assert b"/mnt/home is full" in quiet.stderr
         assert encamp("exec", "one", "--", "cat", "/var/word").stdout == b"before\n"
         refused = encamp("run", *SIZE, "--storage", "sparse", "--", "true", check=False)
         assert refused.returncode == Code.NO_ROOM.value

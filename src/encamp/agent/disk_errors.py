@@ -1,4 +1,4 @@
-"""Why a command in a machine may have failed although nothing is wrong with it: the host's disk."""
+"""What a command in a machine cannot know of its disk: the host's own has refused to write."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from encamp.model.machine import Machine
 from encamp.model.storage import Storage
 
 
-async def disk_errors(home: Home, machine: Machine, engine: Engine) -> tuple[str, ...]:
-    """Sentences about what the machine could not write; asked for when a command has failed."""
+async def failed_writes(machine: Machine, engine: Engine) -> int:
+    """How often the machine's disk could not be written to until now."""
     if machine.storage is Storage.RAM or not machine.size.disk:
-        return ()
+        return 0
     try:
-        failed = await engine.failed_writes()
+        return await engine.failed_writes()
     except EncampError:
-        return ()  # What became of the machine is told by whoever saw its command end.
-    if not failed:
+        return 0  # What became of the machine is told by whoever saw its command end.
+
+
+async def disk_errors(
+    home: Home, machine: Machine, engine: Engine, before: int = 0
+) -> tuple[str, ...]:
+    """Sentences about what the machine could not write while a command ran. Also of one that ended
+    well: what programs have written is put on the disk later, and few ask what became of it."""
+    failed = await failed_writes(machine, engine) - before
+    if failed <= 0:
         return ()
     sentence = f"The disk of machine {machine.name} could not be written to ({failed} times)"
     if is_full(home.root):

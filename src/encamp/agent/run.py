@@ -21,7 +21,7 @@ from encamp.agent.copying import (
     is_directory,
     more_room,
 )
-from encamp.agent.disk_errors import disk_errors
+from encamp.agent.disk_errors import disk_errors, failed_writes
 from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
@@ -185,8 +185,7 @@ async def run_job(
             how.word = describe(ended, job.command)
         live.record(msgspec.structs.replace(live.machine, phases=phases.done()))
         copied = Copied()
-        if ended.code != 0:
-            failures = await _reasons(keeper, live.machine, live.engine, ended)
+        failures = await _reasons(keeper, live.machine, live.engine, ended)
         with phases.time(Phase.OUTPUT, "nothing") as how:
             if job.outputs:
                 copied = await _guarded(
@@ -261,11 +260,11 @@ async def run_in(
         await copy_in(channel, machine, inputs, workdir, user, files)
         if command.arguments:
             control.on_begin()
+            failed = await failed_writes(machine, engine)
             stream = channel.execute(exec_message(command, user, machine, window))
             control.attach(stream)
             ended = await engine.unless_stopped(attend_in_time(stream, streams, timeout))
-            if ended.code != 0:
-                problems = await _reasons(keeper, machine, engine, ended)
+            problems = await _reasons(keeper, machine, engine, ended, failed)
         if outputs:
             copied = await copy_out(channel, outputs, workdir, user, files)
     return Outcome(
@@ -279,11 +278,11 @@ async def run_in(
 
 
 async def _reasons(
-    keeper: Keeper, machine: Machine, engine: Engine, ended: Exit
+    keeper: Keeper, machine: Machine, engine: Engine, ended: Exit, failed: int = 0
 ) -> tuple[str, ...]:
-    """What of the machine may have made a command fail."""
+    """What of the machine may have made a command fail, or lose what it wrote."""
     said = (f"{ended.text} {_cure(ended.text, machine)}",) if ended.started and ended.text else ()
-    return (*said, *await disk_errors(keeper.home, machine, engine))
+    return (*said, *await disk_errors(keeper.home, machine, engine, failed))
 
 
 def _cure(said: str, machine: Machine) -> str:

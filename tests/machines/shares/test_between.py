@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.machines.shares.mounted import Mounted
+from tests.machines.shares.mounted import Mounted, mounted
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount /dev/fuse")
 
@@ -109,6 +109,26 @@ def test_appends_of_all_are_kept(machine: Mounted, other: Mounted, source: Path)
     wanted = sorted(f"{mark}{number:04}" for mark in places for number in range(300))
     for place in places.values():
         assert sorted((place / "log").read_text().split()) == wanted
+
+
+def test_where_nobody_tells_of_changes_opening_a_file_shows_them(
+    machine: Mounted, source: Path, tmp_path: Path
+) -> None:
+    """As on NFS: this share is of a file system that other hosts might change."""
+    with mounted(tmp_path / "far", machine.share) as far:
+        places = [far.share, source, machine.share]
+        for number in range(45):
+            (places[number % 3] / "file").write_text(f"{number:05}")
+            assert [(place / "file").read_text() for place in places] == [f"{number:05}"] * 3
+        for number in range(15):
+            (source / "new").write_text(str(number))
+            (source / "new").rename(source / "file")
+            assert (far.share / "file").read_text() == str(number)
+        assert not (far.share / "late").exists()
+        (source / "late").touch()
+        assert soon((far.share / "late").exists)
+        with Holder(far.share / "file", flocked):
+            assert not free(source / "file", flocked)
 
 
 # ── locks ────────────────────────────────────────────────────────────────────────────────────────
