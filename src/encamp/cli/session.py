@@ -9,7 +9,7 @@ from encamp.agent.deciding import check_request
 from encamp.agent.keeper import Keeper
 from encamp.agent.run import Control, run_in, run_job
 from encamp.cli.bar import Bar
-from encamp.cli.steering import conclude, report, window_changes, with_signals
+from encamp.cli.steering import conclude, window_changes, with_signals
 from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
 from encamp.describe.environments import find_environment
@@ -70,8 +70,7 @@ def of_container(recipe: Recipe) -> bool:
 
 def execute_here(reference: str, command: Command, timeout: float | None) -> int:
     outcome = asyncio.run(_execute(reference, command, timeout))
-    report(outcome)
-    return outcome.exit_code
+    return conclude(outcome, timings=False, as_json=False)
 
 
 async def _execute(reference: str, command: Command, timeout: float | None) -> Outcome:

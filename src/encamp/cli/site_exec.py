@@ -11,7 +11,7 @@ from encamp.agent.streams import Silence
 from encamp.cli import requests
 from encamp.cli.bar import Bar
 from encamp.cli.caller_files import CallerFiles
-from encamp.cli.steering import report, window_changes, with_signals
+from encamp.cli.steering import conclude, window_changes, with_signals
 from encamp.cli.streams import StandardStreams
 from encamp.cli.terminal import raw_terminal, window
 from encamp.door.client import AnyDoor
@@ -44,8 +44,7 @@ def execute_through_site(
         )
     what = Exec(command=command, timeout=timeout)
     outcome = asyncio.run(_execute(door, machine, what, CallerFiles((), ())))
-    report(outcome)
-    return outcome.exit_code
+    return conclude(outcome, timings=False, as_json=False)
 
 
 def copy_through_site(
