@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from bench.ground import Ground
-from bench.measure import MIB, Series, memory_of, ratio, rounds
+from bench.measure import Series, ratio, rounds
 from bench.report import Figure, Goal, Report
 
 TITLE = "files of the host in a machine"
@@ -58,7 +58,6 @@ def measure(ground: Ground, *, quick: bool) -> Report:
             report.figures.append(Figure(f"{step}: share / earlier", figure, "x", GOALS.get(step)))
     for side in sides.values():
         report.background += side.values()
-    report.figures.append(Figure("server of an idle machine, own memory", _server(work), "MiB"))
     return report
 
 
@@ -98,22 +97,3 @@ def _host(work: Path) -> str:
         return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
     finally:
         shutil.rmtree(place)
-
-
-def _server(work: Path) -> float:
-    """Memory of its own that a share server takes whose machine has read and written nothing."""
-    share = work / "idle"
-    share.mkdir()
-    words = ["--name", "bench-shares", "--share", f"{share}:/share"]
-    subprocess.run([ENCAMP, "start", *words], check=True)
-    try:
-        pids = [
-            path.name
-            for path in Path("/proc").glob("[0-9]*")
-            if (path / "comm").read_text().strip() == "encamp-shares"
-            and str(share) in (path / "cmdline").read_bytes().decode()
-        ]
-        return memory_of(pids[0]).own / MIB if pids else 0.0
-    finally:
-        subprocess.run([ENCAMP, "kill", "bench-shares"], check=True)
-        subprocess.run([ENCAMP, "rm", "bench-shares"], check=False)
