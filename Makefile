@@ -79,7 +79,7 @@ demo-gridengine: ## the same with Grid Engine
 	@.venv/bin/encamp batch try gridengine
 
 test: check ## check, then run all tests (some of them: make test PYTEST_ARGUMENTS='-k guest')
-	@$(PYTHON) -m pytest -n $(TESTS_AT_ONCE) --dist=loadgroup --no-loadscope-reorder \
+	@tools/run-tests $(PYTHON) -m pytest -n $(TESTS_AT_ONCE) --dist=loadgroup --no-loadscope-reorder \
 		$(PYTEST_ARGUMENTS)
 
 else
