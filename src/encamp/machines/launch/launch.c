@@ -140,18 +140,19 @@ static void detach(void)
 	char byte;
 	if (pipe2(failed, O_CLOEXEC) < 0)
 		fail("cannot make", "a pipe");
+	/* Nobody is to count us as a second machine meanwhile. */
+	prctl(PR_SET_NAME, "encamp-wait");
 	pid_t child = fork();
 	if (child < 0)
 		fail("cannot", "fork");
 	if (child == 0) {
+		prctl(PR_SET_NAME, "encamp-launch");
 		close(failed[0]);
 		setsid();
 		waiting = failed[1];
 		return;
 	}
 	close(failed[1]);
-	/* Nobody is to count us as a second machine meanwhile. */
-	prctl(PR_SET_NAME, "encamp-wait");
 	_exit(read(failed[0], &byte, 1) == 0 ? 0 : 125);
 }
 
