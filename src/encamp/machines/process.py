@@ -28,6 +28,9 @@ VARIABLES = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 """All that a machine's process is told. The caller's own variables may hold secrets, and a guest
 that has taken QEMU over would read them."""
 
+PASSED_ON = ("ENCAMP_COMMAND",)
+"""Beside these: which command the machine is made for, by which its claim is known as its own."""
+
 FLOCK = struct.Struct("hhqqi4x")
 """The kernel's `struct flock` on 64-bit Linux: type, whence, start, length, pid."""
 
@@ -117,7 +120,8 @@ class Launch:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=VARIABLES,
+                env=VARIABLES
+                | {name: os.environ[name] for name in PASSED_ON if name in os.environ},
                 pass_fds=inherited,
                 start_new_session=True,
             )
