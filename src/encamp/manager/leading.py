@@ -101,6 +101,8 @@ class Leading:
         self._reach: Reach | None = None
         self._stands_by = False
         self._port: StandingBy | None = None
+        self._gives_way = 0
+        """The epoch that was just handed over: another is to have its place first."""
 
     async def run(self, ready: Callable[[], None] | None = None) -> None:
         """Until cancelled, or until it is of no use any more. `ready`: called whenever it leads."""
@@ -139,7 +141,10 @@ class Leading:
         self._seen.clear()
         self._found = UNKNOWN
         seconds = max(SHORTEST, self._site.presence.silence)
-        tenure = Tenure(uuid.uuid4().hex, self._host, seconds=seconds, told=told)
+        tenure = Tenure(
+            uuid.uuid4().hex, self._host, seconds=seconds, told=told, gives_way=self._gives_way
+        )
+        self._gives_way = 0
         self._instance = tenure.instance
         store = Store.open(self._site.store, self._home.prepare(), tenure=tenure)
         opening = asyncio.create_task(store)
@@ -283,7 +288,10 @@ class Leading:
                 await asyncio.wait({work, *ends}, return_when=asyncio.FIRST_COMPLETED)
                 for end in ends:
                     if end.done():
-                        raise end.result()
+                        error = end.result()
+                        if isinstance(error, HandedOverError):
+                            self._gives_way = store.tenure.epoch
+                        raise error
                 await work
             except OutrankedError as error:
                 store.abandon(superseded())

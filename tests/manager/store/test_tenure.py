@@ -54,9 +54,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 class Candidate:
     """A manager that wants to lead."""
 
-    def __init__(self, where: str, home: Path, name: str, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, where: str, home: Path, name: str, seconds: float = SECONDS, gives_way: int = 0
+    ) -> None:
         self.seen: list[Leadership] = []
-        self.tenure = Tenure(f"run of {name}", name, seconds=seconds, told=self.seen.append)
+        self.tenure = Tenure(
+            f"run of {name}", name, seconds=seconds, told=self.seen.append, gives_way=gives_way
+        )
         self._where = where
         self._home = Home(home)
 
@@ -91,6 +95,36 @@ async def test_whoever_stands_by_has_the_store_when_the_former_lets_go(
         assert second.tenure.epoch > first.tenure.epoch
         assert store.tenure.standing_by == ()
         assert "after the one on first" in store.tenure.announcement
+
+
+async def test_whoever_hands_over_does_not_take_its_place_again_before_the_other_has_it(
+    url: str, tmp_path: Path
+) -> None:
+    first = Candidate(url, tmp_path, "first")
+    async with await first.open():
+        pass
+    again = Candidate(url, tmp_path, "first", gives_way=first.tenure.epoch)
+    waiting = asyncio.create_task(again.open())
+    # Nobody has it, and the other is slow.
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    second = Candidate(url, tmp_path, "second")
+    async with await second.open():
+        await again.sees("second")
+    async with await waiting:
+        assert again.tenure.epoch > second.tenure.epoch
+
+
+async def test_whoever_hands_over_leads_again_if_nobody_else_does(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "WAY", 0.2)
+    first = Candidate(url, tmp_path, "first")
+    async with await first.open():
+        pass
+    again = Candidate(url, tmp_path, "first", gives_way=first.tenure.epoch)
+    async with await again.open():
+        assert again.tenure.epoch > first.tenure.epoch
 
 
 async def test_whoever_stands_by_writes_no_errors_into_the_log_of_the_database(

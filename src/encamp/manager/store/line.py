@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from encamp.manager.store.address import Address
 from encamp.manager.store.migrations import LEADERSHIP, check_known
+from encamp.manager.store.tables import leadership
 from encamp.manager.store.tenure import Tenure, has_run_out
 from encamp.model.errors import Code, EncampError
 
@@ -30,6 +31,8 @@ TRY = 0.05
 """Seconds between two tries to take the lock."""
 DEFERENCE = 2.0
 """Seconds that one who led has to take its place again."""
+WAY = 5.0
+"""Seconds that others have to take the place of one who gave it up for them."""
 NOT_PERMITTED = "42501"
 
 _HOLDERS = """
@@ -67,6 +70,8 @@ def stand(
     # Whoever led when the connection broke is to have its place again.
     if tenure.since:
         _let_pass(connection, is_over)
+    elif tenure.gives_way:
+        _give_way(connection, tenure.gives_way, is_over)
     if _try(connection):
         return
     while True:
@@ -87,6 +92,16 @@ def _let_pass(connection: Connection, is_over: Callable[[], bool]) -> None:
     limit = time.monotonic() + DEFERENCE
     while time.monotonic() < limit and not is_over():
         if connection.scalar(select(has_run_out(connection))):
+            return
+        time.sleep(TRY)
+
+
+def _give_way(connection: Connection, epoch: int, is_over: Callable[[], bool]) -> None:
+    """Until another leads. Those in line try a few times a second: whoever has just let go is often
+    quicker, and would take back what it gave up for them."""
+    limit = time.monotonic() + WAY
+    while time.monotonic() < limit and not is_over():
+        if connection.scalar(select(leadership.c.epoch)) != epoch:
             return
         time.sleep(TRY)
 

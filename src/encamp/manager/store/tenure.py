@@ -71,13 +71,15 @@ class Tenure:
         *,
         seconds: float = SECONDS,
         told: Told | None = None,
+        gives_way: int = 0,
     ) -> None:
         """`told`: is told who leads, while this one stands by. Without it nobody does: a store that
-        another uses is refused."""
+        another uses is refused. `gives_way`: the epoch that was given up for others in line."""
         self.instance = instance
         self.host = host
         self.seconds = seconds
         self.told = told
+        self.gives_way = gives_way
         self.trouble = ""
         """Why we could not lead now, as others are to know it."""
         self.epoch = 0
