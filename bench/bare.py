@@ -21,8 +21,10 @@ from bench.ground import Ground
 from encamp import programs
 from encamp.guest.channel import Exec, Hello
 from encamp.guest.frames import STDIN, Type, encode
+from encamp.machines.engine import SHARES, port_name
 from encamp.machines.hardware import PORTS, Backing, command_line
-from encamp.machines.qemu import PROGRAM, SHARES, port_name, window
+from encamp.machines.qemu import PROGRAM
+from encamp.machines.share_server import window
 
 PATIENCE = 60.0
 """Seconds for any one answer."""

@@ -16,7 +16,7 @@ from bench.measure import MIB, Memory, Series, available_memory, memory_of, rati
 from bench.report import Figure, Goal, Report
 from encamp.agent.run import Control, run_in
 from encamp.agent.streams import Silence
-from encamp.machines.qemu import Engine
+from encamp.machines import drivers
 from encamp.machines.room import OVERCOMMIT
 from encamp.model.job import Command
 from encamp.model.machine import Machine
@@ -153,7 +153,7 @@ async def limited(at_once: int, work: Sequence[Callable[[], Awaitable[T]]]) -> l
 
 
 def _pid(ground: Ground, machine: Machine) -> int:
-    engine = Engine.find(ground.keeper.journal.directory(machine.id))
+    engine = drivers.find(ground.keeper.journal.directory(machine.id))
     assert engine is not None, f"{machine.name} is gone"
     engine.process.close()
     return engine.process.pid

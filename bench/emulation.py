@@ -12,6 +12,7 @@ from bench.report import Figure, Report
 from encamp.agent.run import Control, run_job
 from encamp.agent.streams import Silence
 from encamp.describe.environments import find_environment
+from encamp.model.driver import DriverName
 from encamp.model.environment import Environment
 from encamp.model.machine import Phase
 from encamp.progress import Silent
@@ -36,7 +37,7 @@ WORK = {
 
 
 def measure(ground: Ground, *, quick: bool) -> Report:
-    if ground.plan.hardware.accelerator == "kvm":
+    if ground.plan.hardware.driver is DriverName.KVM:
         return Report(remarks=["Not measured: machines have the host's processor here."])
     ours = find_environment(ENVIRONMENT)
     plain = msgspec.structs.replace(ours, qemu=("-cpu", "max"))

@@ -71,6 +71,6 @@ async def _plan(keeper: Keeper) -> tuple[Plan, Template]:
     image = await asyncio.to_thread(keeper.maker.images.ensure, MINI, Silent())
     verdict = await accelerator.decide(keeper.home, image, user, Silent())
     size = wanted_size(request, environment)
-    hardware = Hardware(verdict.accelerator, size, environment.network)
+    hardware = Hardware(verdict.driver, size, environment.network)
     plan = Plan(request, environment, image, hardware, user)
     return plan, await keeper.maker.template(plan, Silent())

@@ -19,9 +19,11 @@ from xml.sax.saxutils import escape
 from bench.bare import command_frames, connect, new_hello, read_until
 from bench.ground import Ground
 from bench.measure import ImpossibleError
+from encamp.machines.engine import SHARES
 from encamp.machines.freeze import boot_origin
 from encamp.machines.hardware import PORTS, SHARES_PORT
-from encamp.machines.qemu import KERNEL_ARGUMENTS, SHARES
+from encamp.machines.qemu import KERNEL_ARGUMENTS
+from encamp.model.driver import DriverName
 from encamp.model.size import MIB
 
 NAME = "encamp-bench"
@@ -149,7 +151,7 @@ def _description(ground: Ground, directory: Path) -> str:
     arguments = plan.environment.kernel_arguments
     origin = boot_origin(ground.keeper.home, plan.image, plan.hardware, arguments, ground.scratch)
     kind, cpu = "qemu", "<cpu mode='maximum'/>"
-    if plan.hardware.accelerator == "kvm":
+    if plan.hardware.driver is DriverName.KVM:
         kind, cpu = "kvm", "<cpu mode='host-passthrough'/>"
     ports = "".join(
         f"<channel type='unix'><source mode='bind' path='{escape(str(directory))}/{name}'/>"

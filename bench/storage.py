@@ -18,7 +18,7 @@ from bench.report import Figure, Goal, Report
 from encamp.agent.keeper import Keeper
 from encamp.agent.run import Control, run_in
 from encamp.agent.streams import Silence
-from encamp.machines.qemu import Engine
+from encamp.machines import drivers
 from encamp.machines.room import OVERCOMMIT
 from encamp.model.job import Command, MachineRequest, User
 from encamp.model.machine import Machine
@@ -153,7 +153,7 @@ def layers_of(keeper: Keeper, machine: Machine) -> list[Path]:
 
 
 def pid_of(keeper: Keeper, machine: Machine) -> int:
-    engine = Engine.find(keeper.journal.directory(machine.id))
+    engine = drivers.find(keeper.journal.directory(machine.id))
     assert engine is not None, f"{machine.name} is gone"
     engine.process.close()
     return engine.process.pid

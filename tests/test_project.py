@@ -157,6 +157,7 @@ def test_wheel_carries_the_compiled_programs_and_is_for_this_kind_of_machine(
             "encamp/guest/encamp-guest",
             "encamp/machines/encamp-launch",
             "encamp/machines/encamp-shares",
+            "encamp/machines/encamp-supervisor",
             "encamp/batch/encamp-starter",
         ):
             assert program in names

@@ -18,18 +18,19 @@ from encamp.describe.shipped import MINI
 from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.machines import accelerator
+from encamp.model.driver import DriverName
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
-from encamp.model.machine import Machine, State
+from encamp.model.machine import After, Machine, State
 from encamp.model.recipe import Kind, Recipe
 from encamp.model.size import MIB, Size
 from encamp.model.storage import Storage
 from encamp.progress import Progress, Silent
 
 SIZE = 8 * MIB
-VERDICT = accelerator.Verdict("tcg", "", "", 0.0)
+VERDICT = accelerator.Verdict(DriverName.EMULATION, "", "", 0.0)
 
 
 class StoppedError(Exception):
@@ -72,7 +73,7 @@ async def test_whole_disk_may_be_asked_for_with_the_storage_it_has(
 ) -> None:
     request = MachineRequest(environment="cloud", owner=caller(), storage=Storage.QCOW2)
     wanted = environment("cloud" if named else recipe)
-    wish = check_request(home, request, wanted, to_be_saved=False)
+    wish = check_request(home, request, wanted)
     images = ImageStore(home, shared=None)
     plan, machine = await decide(home, images, wish, image, Silent(), tied=True, command=())
     assert plan.storage is machine.storage is Storage.QCOW2
@@ -83,7 +84,7 @@ async def test_storage_of_a_named_image_is_refused_once_it_is_known_to_be_no_dis
     home: Home, image: Image, tcg: None
 ) -> None:
     request = MachineRequest(environment="cloud", owner=caller(), storage=Storage.QCOW2)
-    wish = check_request(home, request, environment("cloud"), to_be_saved=False)
+    wish = check_request(home, request, environment("cloud"))
     tree = msgspec.structs.replace(image, files=())
     images = ImageStore(home, shared=None)
     with pytest.raises(EncampError, match="needs a size") as refused:
@@ -96,10 +97,10 @@ async def test_whole_disk_that_is_to_be_saved_is_refused_before_it_is_made(
 ) -> None:
     request = MachineRequest(environment="cloud", owner=caller())
     with pytest.raises(EncampError, match="cannot be saved") as refused:
-        check_request(home, request, environment(recipe), to_be_saved=True)
+        check_request(home, request, environment(recipe), after=After.SAVE)
     assert refused.value.code is Code.USAGE
     # What a name stands for is only known when the image is here.
-    wish = check_request(home, request, environment("cloud"), to_be_saved=True)
+    wish = check_request(home, request, environment("cloud"), after=After.SAVE)
     images = ImageStore(home, shared=None)
     with pytest.raises(EncampError, match="cannot be saved"):
         await decide(home, images, wish, image, Silent(), tied=True, command=())
@@ -140,7 +141,7 @@ async def test_whole_disk_wakes_up_also_where_it_must_be_found_out_what_it_runs_
         changed=now,
         storage=Storage.QCOW2,
         whole=True,
-        accelerator="kvm",
+        driver=DriverName.KVM,
     )
     keeper.journal.add(machine, named=True).release()
     with pytest.raises(StoppedError):

@@ -15,6 +15,7 @@ import pytest
 from encamp.home import Home
 from encamp.machines import accelerator, qemu
 from encamp.machines.accelerator import DOUBT, LONGEST_DOUBT, Verdict, distrust, known
+from encamp.model.driver import DriverName
 from encamp.model.errors import Code, EncampError
 from tests.site.siting import root_only
 
@@ -42,7 +43,9 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def works(home: Home) -> None:
     """A guest has answered under KVM."""
-    accelerator._keep(home, Verdict("kvm", "a guest answered", accelerator._evidence(), 0.0))
+    accelerator._keep(
+        home, Verdict(DriverName.KVM, "a guest answered", accelerator._evidence(), 0.0)
+    )
 
 
 def on_group(device: Path) -> None:
@@ -71,7 +74,7 @@ def test_verdict_follows_who_may_open_the_device(
     works(home)
     lost = known(home, USER)
     assert lost is not None
-    assert (lost.accelerator, lost.lost) == ("tcg", True)
+    assert (lost.driver, lost.lost) == (DriverName.EMULATION, True)
     assert "54321 may not open" in lost.reason
     assert f"chgrp kvm {device}" in lost.reason
     try:
@@ -80,15 +83,15 @@ def test_verdict_follows_who_may_open_the_device(
         pytest.skip("no access control lists on this file system")
     found = known(home, USER)
     assert found is not None
-    assert found.accelerator == "kvm"
+    assert found.driver is DriverName.KVM
     device.chmod(0o000)
     closed = known(home, USER)
     assert closed is not None
-    assert closed.accelerator == "tcg"
+    assert closed.driver is DriverName.EMULATION
     device.unlink()
     gone = known(home, USER)
     assert gone is not None
-    assert (gone.accelerator, gone.lost) == ("tcg", False)
+    assert (gone.driver, gone.lost) == (DriverName.EMULATION, False)
     assert "has no" in gone.reason
 
 

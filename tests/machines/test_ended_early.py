@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import Engine, MachineKilledError
 from encamp.machines.process import Process
-from encamp.machines.qemu import Engine, MachineKilledError
 from encamp.model.errors import Code, EncampError
 
 

@@ -19,7 +19,8 @@ from encamp.machines.hardware import (
     Kept,
     command_line,
 )
-from encamp.machines.qemu import window
+from encamp.machines.share_server import window
+from encamp.model.driver import DriverName
 from encamp.model.size import MIB, Size
 from tests.conftest import ROOT
 
@@ -38,7 +39,9 @@ def test_guest_finds_its_ports_and_drives_where_it_always_did(layers: int, disk:
     """What serves shares comes after all else of its kind."""
     kept = Kept.FILE if disk else Kept.MEMORY
     own = ("-device", "virtio-blk-pci,drive=own")
-    hardware = Hardware("tcg", Size(1, 64 * MIB, disk), "none", layers, (), own, kept)
+    hardware = Hardware(
+        DriverName.EMULATION, Size(1, 64 * MIB, disk), "none", layers, (), own, kept
+    )
     roots: list[Path | str] = [f"/{number}" for number in range(layers)]
     backing = Backing("a", roots, "", 0, [0] * PORTS, 0, disk=Disk() if disk else None)
     words = command_line(Path("qemu"), hardware, backing)

@@ -15,18 +15,18 @@ import pytest
 from encamp.machines import qemu
 from encamp.machines.directory import MachineDirectory
 from encamp.machines.process import Process
-from encamp.machines.qemu import MONITOR, PROGRAM, Engine
+from encamp.machines.qemu import MONITOR, PROGRAM, Qemu
 from encamp.model.errors import Code, EncampError
 
 PATIENCE = 60
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Qemu]]:
     """Starts a machine without any system. Its state does not fit into a pipe."""
     processes: list[Process] = []
 
-    def start(*words: str) -> Engine:
+    def start(*words: str) -> Qemu:
         place = tmp_path / "machine"
         place.mkdir()
         control = f"unix:{place / MONITOR},server=on,wait=off"
@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
         )
         assert child.wait() == 0
         processes.append(Process(int((place / "pid").read_text()), None))
-        return Engine(MachineDirectory(place), processes[-1])
+        return Qemu(MachineDirectory(place), processes[-1])
 
     yield start
     for process in processes:
@@ -62,7 +62,7 @@ def full_disk(source: FileIO, target: Path) -> None:
     ],
 )
 async def test_machine_goes_on_if_nobody_writes_what_is_saved(
-    start: Callable[..., Engine],
+    start: Callable[..., Qemu],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: object,
@@ -87,7 +87,7 @@ async def test_machine_goes_on_if_nobody_writes_what_is_saved(
     assert await engine.status() == "postmigrate"
 
 
-async def test_save_that_qemu_refuses_ends(start: Callable[..., Engine], tmp_path: Path) -> None:
+async def test_save_that_qemu_refuses_ends(start: Callable[..., Qemu], tmp_path: Path) -> None:
     shown = tmp_path / "shown"
     shown.mkdir()
     engine = start("-drive", f"file=fat:rw:{shown},format=raw,if=none")
@@ -99,7 +99,7 @@ async def test_save_that_qemu_refuses_ends(start: Callable[..., Engine], tmp_pat
 
 
 async def test_save_that_nobody_waits_for_any_more_leaves_the_machine_running(
-    start: Callable[..., Engine], tmp_path: Path
+    start: Callable[..., Qemu], tmp_path: Path
 ) -> None:
     engine = start()
     saving = asyncio.create_task(engine.save(tmp_path / "state", memory_is_mapped=False))

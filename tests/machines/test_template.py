@@ -12,11 +12,12 @@ from encamp.images import store
 from encamp.images.store import ImageStore
 from encamp.machines.hardware import Hardware
 from encamp.machines.template import Stamp, Template, TemplateStore, punch_holes
+from encamp.model.driver import DriverName
 from encamp.model.image import Image
 from encamp.model.size import MIB, Size
 from tests.images.stock import make_image, store_in
 
-SMALL = Hardware("tcg", Size(1, 64 * MIB), "none")
+SMALL = Hardware(DriverName.EMULATION, Size(1, 64 * MIB), "none")
 LARGE = msgspec.structs.replace(SMALL, size=Size(1, 128 * MIB))
 
 

@@ -16,6 +16,7 @@ from encamp.home import Home
 from encamp.machines import accelerator
 from encamp.machines.accelerator import Verdict
 from encamp.machines.account import process_user
+from encamp.model.driver import DriverName
 from tests.builds import VERDICT, verdict_kept
 from tests.conftest import ENCAMP
 from tests.site.siting import root_only
@@ -32,7 +33,7 @@ Masked = Callable[..., "subprocess.CompletedProcess[bytes]"]
 @pytest.fixture
 def believed(site_home: Home) -> Iterator[Path]:
     """A guest has answered under KVM, as far as the home knows; the file that says so."""
-    verdict = Verdict("kvm", "a guest answered under it", accelerator._evidence(), 0.0)
+    verdict = Verdict(DriverName.KVM, "a guest answered under it", accelerator._evidence(), 0.0)
     with verdict_kept(site_home):
         accelerator._keep(site_home, verdict)
         yield site_home.root / VERDICT
@@ -92,7 +93,7 @@ def test_machine_is_emulated_when_kvm_is_refused_to_it(
     assert "KVM was refused" in note
     assert "encamp accelerator --again" in note
     verdict = json.loads(believed.read_bytes())
-    assert verdict["accelerator"] == "tcg"
+    assert verdict["driver"] == "emulation"
     assert verdict["doubt"] > 0
     # The next one does not try.
     assert notes(masked(0o666, 0, "run", "--", "true")) == []

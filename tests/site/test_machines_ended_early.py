@@ -17,7 +17,7 @@ from encamp.agent.phases import Phases
 from encamp.cli.options import caller
 from encamp.describe.environments import find_environment
 from encamp.home import Home
-from encamp.machines.qemu import FILE_LIMIT
+from encamp.machines.engine import FILE_LIMIT
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest
 from encamp.model.size import MIB

@@ -11,6 +11,7 @@ import pytest
 
 from encamp.home import Home
 from encamp.machines import accelerator
+from encamp.model.driver import DriverName
 from tests.builds import verdict_kept
 from tests.conftest import Encamp, machine_processes
 
@@ -168,16 +169,16 @@ def test_machine_wakes_up_on_what_it_was_suspended_on_whatever_new_ones_are_made
     encamp: Encamp, clean: None, site_home: Home
 ) -> None:
     encamp("start", "--name", "sleeper")
-    made_on = json.loads(encamp("show", "--json", "sleeper").stdout)["accelerator"]
+    made_on = json.loads(encamp("show", "--json", "sleeper").stdout)["driver"]
     shell(encamp, "sleeper", "echo in memory > /dev/shm/file")
     encamp("suspend", "sleeper")
     with verdict_kept(site_home):
-        believed = {"kvm": "tcg", "tcg": "kvm"}[made_on]
+        believed = {"kvm": DriverName.EMULATION, "emulation": DriverName.KVM}[made_on]
         evidence = accelerator._evidence()
         verdict = accelerator.Verdict(believed, "a test", evidence, time.time(), doubt=600.0)
         accelerator._keep(site_home, verdict)
         restored = encamp("restore", "sleeper", check=False)
-        assert restored.returncode == (0 if made_on == "tcg" else 79)
+        assert restored.returncode == (0 if made_on == "emulation" else 79)
     if made_on == "kvm":
         encamp("restore", "sleeper")
     assert shell(encamp, "sleeper", "cat /dev/shm/file") == ["in", "memory"]
@@ -190,7 +191,7 @@ def test_machine_suspended_under_kvm_is_not_woken_without_it_nor_on_another_proc
     encamp("suspend", "sleeper")
     directory = directory_of(encamp, site_home, "sleeper")
     before = (directory / "machine.json").read_bytes()
-    change(directory / "machine.json", accelerator="kvm", processor="Another (Vendor 1/2/3)")
+    change(directory / "machine.json", driver=DriverName.KVM, processor="Another (Vendor 1/2/3)")
     refused = encamp("restore", "sleeper", check=False)
     assert refused.returncode == 79
     assert b"was suspended under KVM" in refused.stderr or b"Vendor 1/2/3" in refused.stderr

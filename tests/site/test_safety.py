@@ -23,9 +23,11 @@ from encamp.agent.promised import Promise
 from encamp.home import Home
 from encamp.machines import room
 from encamp.machines.account import ACCOUNT
+from encamp.machines.engine import FILE_LIMIT
 from encamp.machines.hardware import Backing, Hardware, command_line
-from encamp.machines.qemu import FILE_LIMIT, kvm_group
+from encamp.machines.qemu import kvm_group
 from encamp.machines.standing import Standing, standing
+from encamp.model.driver import DriverName
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size
 from tests.conftest import ENCAMP, Encamp, left_behind, machine_processes
@@ -313,14 +315,18 @@ def test_strange_process_names_do_not_reach_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "accelerator", "words", "overhead"),
-    [(1, "tcg", 32, 48), (0, "tcg", 128, 144), (0, "kvm", None, 48)],
+    ("layers", "driver", "words", "overhead"),
+    [
+        (1, DriverName.EMULATION, 32, 48),
+        (0, DriverName.EMULATION, 128, 144),
+        (0, DriverName.KVM, None, 48),
+    ],
 )
 def test_buffer_of_a_machine_is_counted_as_large_as_it_is(
-    tmp_path: Path, layers: int, accelerator: str, words: int | None, overhead: int
+    tmp_path: Path, layers: int, driver: DriverName, words: int | None, overhead: int
 ) -> None:
     """Before it stands, and when it does."""
-    hardware = Hardware(accelerator, Size(1, GIB), "none", layers)
+    hardware = Hardware(driver, Size(1, GIB), "none", layers)
     backing = Backing("a", [], "", 0, [], 0)
     command = command_line(Path("sleep"), hardware, backing)
     assert any(f"tb-size={words}" in word for word in command) == (words is not None)
@@ -522,7 +528,7 @@ def test_what_machines_may_still_grow_to_is_taken(
     free = 4 * GIB - room.RESERVE - 2 * GIB - small - large + used
 
     def check(layers: int, memory: int) -> None:
-        room.check_room(Hardware("tcg", Size(1, memory), "none", layers), tmp_path)
+        room.check_room(Hardware(DriverName.EMULATION, Size(1, memory), "none", layers), tmp_path)
 
     check(1, free - small)
     check(0, free - large)

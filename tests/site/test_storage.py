@@ -19,9 +19,9 @@ from encamp.home import Home
 from encamp.images.records import link_path
 from encamp.images.store import ImageStore
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import Engine
 from encamp.machines.freeze import answer_in_time
 from encamp.machines.process import Process
-from encamp.machines.qemu import Engine
 from encamp.machines.room import full_disk_named
 from encamp.machines.storage_file import copy_with_holes
 from encamp.model.errors import Code, EncampError

@@ -23,9 +23,10 @@ from encamp.images.store import ImageStore
 from encamp.machines import accelerator, sockets
 from encamp.machines.account import process_user
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import Blueprint, Engine, Origin, Restore, port_name
 from encamp.machines.freeze import boot_origin
 from encamp.machines.hardware import Disk, Hardware, Kept
-from encamp.machines.qemu import Blueprint, Engine, Origin, Restore, launch, port_name, wake
+from encamp.machines.qemu import launch, wake
 from encamp.machines.storage_file import make_disk
 from encamp.machines.storage_lvm import thin_pool
 from encamp.model.errors import Code, EncampError
@@ -149,7 +150,7 @@ async def test_machine_works_on_a_block_device_it_may_not_open(
     image = ImageStore(site_home, shared=None).ensure(environment.image)
     verdict = await accelerator.decide(site_home, image, user, Silent())
     size = Size(1, environment.size.memory, 24 * MIB)
-    hardware = Hardware(verdict.accelerator, size, "none", len(image.layers), kept=Kept.VOLUME)
+    hardware = Hardware(verdict.driver, size, "none", len(image.layers), kept=Kept.VOLUME)
     if user is not None:
         assert device.stat().st_uid != user[0]
         assert not device.stat().st_mode & 0o007

@@ -220,7 +220,7 @@ def _needed(size: Size) -> int:
     from encamp.machines.hardware import TRANSLATION_BUFFER
     from encamp.machines.standing import OWN
 
-    return size.memory + OWN + TRANSLATION_BUFFER["tcg"] * MIB
+    return size.memory + OWN + TRANSLATION_BUFFER["ordinary"] * MIB
 
 
 def _check_environment(claim: Claim, user: User) -> None:

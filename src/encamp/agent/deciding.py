@@ -21,17 +21,18 @@ from encamp.agent.plan import (
 from encamp.describe.environments import check_use
 from encamp.home import Home
 from encamp.images.store import ImageStore
-from encamp.machines import accelerator
+from encamp.machines import accelerator, usermode
 from encamp.machines.account import process_user
 from encamp.machines.hardware import Hardware
 from encamp.machines.processor import processor
 from encamp.machines.storage import KEPT, choose
 from encamp.machines.tap import Tap
+from encamp.model.driver import DRIVERS, DriverName, Isolation, Wanted, check_driver
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
 from encamp.model.job import MachineRequest
-from encamp.model.machine import Machine, Share
+from encamp.model.machine import After, Machine, Share
 from encamp.model.recipe import Kind, Recipe
 from encamp.model.size import Size
 from encamp.model.storage import Storage
@@ -51,11 +52,16 @@ class Wish(msgspec.Struct, frozen=True):
     shares: tuple[Share, ...]
     storage: Storage | None
     """None as long as it may turn out to be a whole disk, which has a way of its own."""
-    to_be_saved: bool
+    after: After | None
+    """What is to become of it after its job; None: it has none."""
 
 
 def check_request(
-    home: Home, request: MachineRequest, environment: Environment, *, to_be_saved: bool
+    home: Home,
+    request: MachineRequest,
+    environment: Environment,
+    *,
+    after: After | None = None,
 ) -> Wish:
     """What is wrong with a request in itself is told before anything is built for it."""
     check_use(environment, request.owner)
@@ -66,9 +72,9 @@ def check_request(
     storage = None
     if isinstance(environment.image, Recipe):
         if environment.image.kind is Kind.DISK:
-            _check_saving(environment, to_be_saved)
+            _check_saving(environment, after)
         else:
-            storage = choose(request.storage or environment.storage, size, home)
+            storage = _storage(request, environment, size, home)
     check_name(request.name)
     if (request.network or environment.network) == "bridge":
         from encamp.agent.linking import host_bridge
@@ -77,7 +83,15 @@ def check_request(
     _check_context(environment, resolved=False)
     shares = wanted_shares(request, environment)
     check_shares(shares)
-    return Wish(request, environment, user, size, shares, storage, to_be_saved)
+    return Wish(request, environment, user, size, shares, storage, after)
+
+
+def _storage(request: MachineRequest, environment: Environment, size: Size, home: Home) -> Storage:
+    wanted = request.storage or environment.storage
+    driver = request.driver or environment.driver
+    if wanted is Storage.AUTO and size.disk and driver is DriverName.USERMODE:
+        return Storage.SPARSE  # What QEMU makes of a disk is for QEMU alone.
+    return choose(wanted, size, home)
 
 
 async def find_image(
@@ -116,15 +130,24 @@ async def decide(
     if image.disk is not None:
         from encamp.agent.whole import fit
 
-        _check_saving(environment, wish.to_be_saved)
+        _check_saving(environment, wish.after)
         size, storage = fit(image.disk, wish.size, request, environment)
     else:
         check_answer(environment)
         size = wish.size
-        storage = wish.storage or choose(request.storage or environment.storage, size, home)
-    verdict = await usable_accelerator(home, images, image, wish.user, progress)
+        storage = wish.storage or _storage(request, environment, size, home)
+    wanted = Wanted(
+        size,
+        request.network or environment.network,
+        storage,
+        _isolation(request, environment),
+        whole_disk=image.disk is not None,
+        devices=bool(environment.devices or environment.qemu),
+        suspended=wish.after is After.SUSPEND,
+    )
+    driver = await _driver(home, images, image, wish, wanted, progress)
     hardware = Hardware(
-        verdict.accelerator,
+        driver,
         size,
         request.network or environment.network,
         len(image.layers),
@@ -134,6 +157,7 @@ async def decide(
     )
     plan = Plan(request, environment, image, hardware, wish.user, wish.shares, storage)
     plan.tap = tap
+    plan.isolation = DRIVERS[driver].isolation_for(wanted.isolation)
     machine = new_record(plan, tied=tied, command=command)
     plan.environment = with_facts(environment, machine, request.owner)
     _check_context(plan.environment, resolved=True)
@@ -145,6 +169,45 @@ async def decide(
         if plan.bundle is not None:
             variables = {**VARIABLES, **variables}
     return plan, msgspec.structs.replace(machine, variables=variables)
+
+
+def _isolation(request: MachineRequest, environment: Environment) -> Isolation:
+    return request.isolation or environment.isolation
+
+
+async def _driver(
+    home: Home,
+    images: ImageStore,
+    image: Image,
+    wish: Wish,
+    wanted: Wanted,
+    progress: Progress,
+) -> DriverName:
+    """What the machine is made of: what was asked for, if that can be had here, or QEMU."""
+    asked = wish.request.driver or wish.environment.driver
+    if asked is not None:
+        check_driver(DRIVERS[asked], wanted)
+    if asked is DriverName.USERMODE:
+        usermode.find_kernel()
+        return asked
+    if asked is DriverName.EMULATION:
+        return asked
+    verdict = await usable_accelerator(home, images, image, wish.user, progress)
+    if asked is not None and verdict.driver is not asked:
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"The driver '{asked.value}' does not work on this host: {verdict.reason}.",
+            "'encamp accelerator' tells more. Leave --driver out to take what works.",
+        )
+    isolation = DRIVERS[verdict.driver].isolation
+    if not isolation.satisfies(wanted.isolation):
+        raise EncampError(
+            Code.CONFIGURATION,
+            f"Isolation '{wanted.isolation.value}' cannot be had on this host: {verdict.reason}.",
+            f"This host's machines have isolation '{isolation.value}': ask for that if it is"
+            " enough, or run the job where KVM works.",
+        )
+    return verdict.driver
 
 
 async def usable_accelerator(
@@ -177,11 +240,11 @@ async def check_processor(
 ) -> None:
     """Refuse to wake a suspended machine on another processor than it was suspended on: its guest
     would crash."""
-    if machine.accelerator != "kvm":
+    if machine.driver is not DriverName.KVM:
         return  # QEMU emulates the same processor everywhere.
     stays = "It stays suspended until then."
     verdict = await usable_accelerator(home, images, image, user, Silent())
-    if verdict.accelerator != "kvm":
+    if verdict.driver is not DriverName.KVM:
         raise EncampError(
             Code.WRONG_STATE,
             f"Machine {machine.name} was suspended under KVM, and can only be restored under it:"
@@ -204,9 +267,9 @@ def _check_context(environment: Environment, *, resolved: bool) -> None:
         check_context(environment, resolved=resolved)
 
 
-def _check_saving(environment: Environment, to_be_saved: bool) -> None:
+def _check_saving(environment: Environment, after: After | None) -> None:
     """Better said before a job's hours of work than after."""
-    if to_be_saved:
+    if after is After.SAVE:
         raise EncampError(
             Code.USAGE,
             f"Machines of environment '{environment.name}' are whole disks, and cannot be saved as"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from encamp.home import Home
-from encamp.machines.qemu import Engine
+from encamp.machines.engine import Engine
 from encamp.machines.room import is_full
 from encamp.model.errors import EncampError
 from encamp.model.machine import Machine

@@ -26,12 +26,15 @@ from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
 from encamp.machines.account import process_user
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.drivers import launch, wake
+from encamp.machines.engine import Blueprint, Engine, Restore
 from encamp.machines.hardware import Hardware, Kept
 from encamp.machines.processor import kvm_release
-from encamp.machines.qemu import SSH_PORT, Blueprint, Engine, Restore, launch, wake, window
+from encamp.machines.qemu import SSH_PORT
 from encamp.machines.room import check_room
-from encamp.machines.share_server import serve, while_served
+from encamp.machines.share_server import serve, while_served, window
 from encamp.machines.storage import KEPT, backend_of
+from encamp.model.driver import DRIVERS, DriverName
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
@@ -128,6 +131,13 @@ class Keeper:
     async def suspend(self, machine: Machine, *, job_is_over: bool = False) -> Machine:
         """Put the machine into a context file and end its process."""
         self._refuse_under_job(machine, Move.SUSPEND, job_is_over)
+        if not DRIVERS[machine.driver].suspends:
+            raise EncampError(
+                Code.WRONG_STATE,
+                f"Machine {machine.name} cannot be suspended: those of the driver"
+                f" '{machine.driver.value}' have no state that could be kept.",
+                f"'encamp pause {machine.name}' has it stand still in memory.",
+            )
         with self._moves.standing(machine, Move.SUSPEND) as (current, engine):
             directory = self.journal.directory(current.id)
             # Written first: whoever is killed over this leaves a machine that can be resumed.
@@ -177,7 +187,7 @@ class Keeper:
             image = self.image_of(current)
             await check_processor(self.home, self.maker.images, image, user, current)
             hardware = Hardware(
-                current.accelerator,
+                current.driver,
                 current.size,
                 current.network,
                 len(image.layers),
@@ -193,7 +203,7 @@ class Keeper:
                 from encamp.machines.tap import again
 
                 blueprint.tap = held.enter_context(again(current.link))
-            if current.shares and not hardware.whole:
+            if current.shares and hardware.has_window:
                 blueprint.window = held.enter_context(window())
             origin = Restore(directory.context)
             with self.home.lock("room"):
@@ -249,7 +259,7 @@ class Keeper:
             else:
                 directory.context.unlink()
             raise
-        if standing.accelerator == "kvm":
+        if standing.driver is DriverName.KVM:
             standing = msgspec.structs.replace(standing, kvm=kvm_release())
         move = Move.RESTORE if standing.state is State.SUSPENDED else Move.RESUME
         moved = self._moves.moved(standing, move, "restored on request")
@@ -361,7 +371,7 @@ def _last_written(machine: Machine, directory: MachineDirectory) -> int | None:
 def _still_suspended(machine: Machine, hint: str) -> str:
     """What to do about a machine that would not wake up, and could be tried again."""
     words = [hint, f"Machine {machine.name} is still suspended."]
-    if machine.accelerator == "kvm" and machine.kvm != kvm_release():
+    if machine.driver is DriverName.KVM and machine.kvm != kvm_release():
         words.append(
             f"It was made under {machine.kvm}, and this is {kvm_release()}: restore it where the"
             " kernel, its KVM parameters and the processor are as they were."

@@ -9,7 +9,7 @@ from contextlib import suppress
 from encamp.agent.journal import ClientLock, Journal, ended_meanwhile
 from encamp.agent.session import Port
 from encamp.guest.channel import Channel
-from encamp.machines.qemu import Engine
+from encamp.machines.engine import Engine
 from encamp.machines.share_server import while_served
 from encamp.model.errors import EncampError
 from encamp.model.machine import Machine, Move, State

@@ -21,18 +21,20 @@ from encamp.agent.session import ANSWER_TIMEOUT, Port, hello, set_up
 from encamp.guest.channel import Channel
 from encamp.home import SYSTEM_HOME, Home
 from encamp.images.store import ImageStore
-from encamp.machines import accelerator
+from encamp.machines import accelerator, usermode
+from encamp.machines.drivers import launch, wake
+from encamp.machines.engine import Blueprint, Clone, Engine, Origin
 from encamp.machines.freeze import GUEST_PROGRAM, boot_origin, make_template
 from encamp.machines.hardware import Kept
-from encamp.machines.qemu import Blueprint, Clone, Engine, Origin, launch, wake, window
 from encamp.machines.room import check_room, full_disk_named
-from encamp.machines.share_server import ServerEndedError, serve
+from encamp.machines.share_server import ServerEndedError, serve, window
 from encamp.machines.storage import TemplateDiskGoneError, backend_of, give
 from encamp.machines.template import CONSOLE, LIMIT, Template, TemplateStore, template_key
+from encamp.model.driver import DRIVERS, DriverName, Isolation
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import MachineRequest
-from encamp.model.machine import ALIVE, Machine, Phase
+from encamp.model.machine import ALIVE, After, Machine, Phase
 from encamp.progress import Note, Progress
 
 First = Callable[[Channel, Machine], None]
@@ -72,12 +74,12 @@ class Maker:
         progress: Progress,
         command: tuple[str, ...] = (),
         first: First | None = None,
-        to_be_saved: bool = False,
+        after: After | None = None,
     ) -> Live:
         """A machine that answers. `tied`: it is cleared away if this process dies before it says
-        otherwise. `outlives`: its process does not end with this one. `to_be_saved`: one that
-        cannot become an image is not even begun."""
-        wish = check_request(self.home, request, environment, to_be_saved=to_be_saved)
+        otherwise. `outlives`: its process does not end with this one. `after`: one with which that
+        cannot be done is not even begun."""
+        wish = check_request(self.home, request, environment, after=after)
         environment = wish.environment
         # What is not ready when its guest answers is not sent any work then.
         late = environment.context.handed or environment.ready.tested
@@ -171,6 +173,7 @@ class Maker:
             try:
                 if (
                     plan.environment.templates
+                    and DRIVERS[plan.hardware.driver].clones
                     and not plan.request.boot
                     and plan.image.disk is None
                     and (live := await self._clone(plan, machine, die_with_us, progress, first))
@@ -178,7 +181,7 @@ class Maker:
                     return live
                 return await self._boot(plan, machine, die_with_us, first)
             except EncampError as error:
-                if plan.hardware.accelerator != "kvm" or not accelerator.refused(error):
+                if plan.hardware.driver is not DriverName.KVM or not accelerator.refused(error):
                     raise
                 # It worked before: the module may have been reloaded, or another hypervisor has
                 # the processor. Nothing was asked of the guest, so trying again is safe.
@@ -186,8 +189,14 @@ class Maker:
                 accelerator.distrust(self.home, reason)
                 hint = "'encamp accelerator --again' tries KVM again"
                 progress.update(Note(f"This machine is emulated, and slower: {reason} ({hint})."))
-                plan.hardware = msgspec.structs.replace(plan.hardware, accelerator="tcg")
-                machine = msgspec.structs.replace(machine, accelerator="tcg", processor="", kvm="")
+                plan.hardware = msgspec.structs.replace(plan.hardware, driver=DriverName.EMULATION)
+                machine = msgspec.structs.replace(
+                    machine,
+                    driver=DriverName.EMULATION,
+                    isolation=Isolation.KERNEL,
+                    processor="",
+                    kvm="",
+                )
         raise AssertionError("emulation is refused by nobody")
 
     async def _clone(
@@ -291,21 +300,22 @@ class Maker:
                 disk,
                 tied=die_with_us,
                 shielded=self.shielded,
+                isolation=plan.isolation,
                 tap=plan.tap,
             )
             try:
                 with ExitStack() as held:
-                    if plan.shares and not plan.hardware.whole:
+                    if plan.shares and plan.hardware.has_window:
                         blueprint.window = held.enter_context(window())
                     with self.home.lock("room"):
                         check_room(plan.hardware, self._disk_directory(plan), counting(self.home))
                         engine = launch(blueprint, source)
                     self.on_launch(engine.process.pid)
                     await engine.unless_ended(wake(engine, source))
-                    if origin is None and plan.hardware.accelerator == "kvm":
+                    if origin is None and plan.hardware.driver is DriverName.KVM:
                         # One that boots is asked for nothing above. If KVM is refused to it, that
                         # is to show before its guest is sent any work.
-                        await engine.unless_ended(engine.status())
+                        await engine.unless_ended(engine.check_accepted())
                     # Not before: a connection that QEMU accepts while it loads the machine's state
                     # makes it raise an interrupt that is lost in the loading, and the guest never
                     # hears of us.
@@ -342,6 +352,8 @@ class Maker:
 
                 return write_seed(plan, machine, directory)
             arguments = plan.environment.kernel_arguments
+            if plan.hardware.driver is DriverName.USERMODE:
+                return usermode.boot_origin(GUEST_PROGRAM, plan.hardware, arguments, directory.path)
             return boot_origin(self.home, plan.image, plan.hardware, arguments, directory.path)
         assert machine.template is not None
         made = self.templates.directory(machine.template)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from encamp.agent.journal import Journal
-from encamp.machines import volumes
+from encamp.machines import drivers, volumes
+from encamp.machines.engine import Engine
 from encamp.machines.process import Process, shut_out
-from encamp.machines.qemu import Engine
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, Move
 
@@ -33,7 +33,7 @@ class Moves:
 
     @contextmanager
     def process_of(self, machine: Machine) -> Iterator[Engine]:
-        engine = Engine.find(self._journal.directory(machine.id))
+        engine = drivers.find(self._journal.directory(machine.id))
         if engine is None:
             raise EncampError(
                 Code.MACHINE_LOST,

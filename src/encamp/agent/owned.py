@@ -213,7 +213,7 @@ def _is_plausible(machine: Machine) -> bool:
     """Can Encamp have written this? What makes no sense would be held against the whole host."""
     words = (
         *(machine.name, machine.environment, machine.image, machine.network),
-        *(machine.accelerator, machine.processor, machine.kvm),
+        *(machine.processor, machine.kvm),
     )
     size, largest = machine.size, LARGEST_SIZE
     return (

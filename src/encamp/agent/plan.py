@@ -12,6 +12,7 @@ from encamp.agent.session import USER_NETWORK
 from encamp.machines.hardware import SHARES, Hardware
 from encamp.machines.processor import kvm_release, processor
 from encamp.machines.tap import Tap
+from encamp.model.driver import DriverName, Isolation
 from encamp.model.environment import Answer, Context, Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
@@ -34,6 +35,8 @@ class Plan(msgspec.Struct):
     storage: Storage = Storage.RAM
     tap: Tap | None = None
     """Its wire to a bridge, until its process has it."""
+    isolation: Isolation = Isolation.KERNEL
+    """What keeps its guest in."""
     bundle: Path | None = None
     """The authorities that the host trusts, if the machine is to trust them as well."""
 
@@ -42,7 +45,7 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
     machine_id = os.urandom(16).hex()
     now = time.time()
     name = plan.request.name or _name(plan, machine_id)
-    under_kvm = plan.hardware.accelerator == "kvm"
+    under_kvm = plan.hardware.driver is DriverName.KVM
     return Machine(
         id=machine_id,
         name=name,
@@ -60,7 +63,8 @@ def new_record(plan: Plan, *, tied: bool, command: tuple[str, ...]) -> Machine:
         network=plan.hardware.network,
         link=None if plan.tap is None else plan.tap.link,
         node=_node(plan, name, now),
-        accelerator=plan.hardware.accelerator,
+        driver=plan.hardware.driver,
+        isolation=plan.isolation,
         processor=processor() if under_kvm else "",
         kvm=kvm_release() if under_kvm else "",
         shares=plan.shares,

@@ -57,7 +57,8 @@ def may_reuse(job: Job, environment: Environment) -> bool:
     """Can such a job share a machine with others?"""
     after = job.after or environment.after
     asked = job.machine
-    own = asked.name is not None or asked.boot or asked.storage is not None
+    own = asked.name is not None or asked.boot
+    own = own or asked.storage is not None or asked.driver is not None
     return environment.reuse and after is After.DESTROY and job.save_as is None and not own
 
 

@@ -29,7 +29,7 @@ from encamp.agent.streams import Streams, attend
 from encamp.agent.surroundings import starting_points, variables_for
 from encamp.describe.environments import find_environment
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
-from encamp.machines.qemu import Engine, MachineStoppedError
+from encamp.machines.engine import Engine, MachineStoppedError
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Copy, Job, Outcome, User
@@ -164,7 +164,7 @@ async def run_job(
         progress=progress,
         command=job.command.arguments,
         first=begin if early else None,
-        to_be_saved=after is After.SAVE,
+        after=after,
     )
     try:
         if arrived is not None:

@@ -14,8 +14,8 @@ from encamp.guest import messages as guest
 from encamp.guest.channel import Channel, Hello
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import Engine, port_name
 from encamp.machines.hardware import PORTS
-from encamp.machines.qemu import Engine, port_name
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import User
 from encamp.model.machine import Machine

@@ -18,8 +18,9 @@ from encamp.agent.live import Live
 from encamp.agent.plan import Plan
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import BootDisk, Engine
 from encamp.machines.freeze import GUEST_PROGRAM
-from encamp.machines.qemu import AGENT, SSH_PORT, BootDisk, Engine
+from encamp.machines.qemu import AGENT, SSH_PORT
 from encamp.machines.qemu_agent import agent
 from encamp.machines.seed import START_GUEST, seed
 from encamp.machines.storage import give

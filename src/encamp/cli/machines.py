@@ -14,8 +14,10 @@ from encamp.cli.run import (
     BootFlag,
     Cpus,
     Disk,
+    Driver,
     Environment,
     ImageName,
+    LeastIsolation,
     Memory,
     Name,
     Network,
@@ -83,6 +85,8 @@ def start(
     storage: StorageKind = None,
     share: Shares = None,
     network: Network = None,
+    driver: Driver = None,
+    isolation: LeastIsolation = None,
     image: ImageName = None,
     boot: BootFlag = False,
     name: Name = None,
@@ -110,7 +114,18 @@ def start(
     from encamp.cli.bar import Bar
 
     request = machine_request(
-        environment, cpus, memory, disk, storage, share, network, boot, name, image
+        environment,
+        cpus,
+        memory,
+        disk,
+        storage,
+        share,
+        network,
+        boot,
+        name,
+        image,
+        driver,
+        isolation,
     )
     wishes = Wishes(
         count=count,

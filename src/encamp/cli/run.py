@@ -25,6 +25,7 @@ from encamp.cli.wishes import (
     WaitAtMost,
     Wishes,
 )
+from encamp.model.driver import DriverName, Isolation
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import After
 from encamp.model.storage import Storage
@@ -80,6 +81,23 @@ Network = Annotated[
         help="'none'; 'user': outgoing connections through this host; or 'bridge': an address"
         " on the host's bridge (for root).",
         show_default="as the environment says: none",
+    ),
+]
+Driver = Annotated[
+    DriverName | None,
+    typer.Option(
+        "--driver",
+        help="What the machine is made of: QEMU with KVM, QEMU alone, or a user-mode kernel.",
+        show_default="what suits it best on its host",
+    ),
+]
+LeastIsolation = Annotated[
+    Isolation | None,
+    typer.Option(
+        "--isolation",
+        help="The weakest that you take of what keeps its guest in: the processor, a kernel of its"
+        " own, or namespaces.",
+        show_default="as the environment says: kernel",
     ),
 ]
 ImageName = Annotated[
@@ -158,6 +176,8 @@ def run(
         ),
     ] = None,
     network: Network = None,
+    driver: Driver = None,
+    isolation: LeastIsolation = None,
     terminal: Terminal = False,
     timeout: Timeout = None,
     after: Annotated[
@@ -238,7 +258,18 @@ def run(
     )
 
     request = machine_request(
-        environment, cpus, memory, disk, storage, share, network, boot, name, image
+        environment,
+        cpus,
+        memory,
+        disk,
+        storage,
+        share,
+        network,
+        boot,
+        name,
+        image,
+        driver,
+        isolation,
     )
     door = site_door(local=local)
     job = Job(
@@ -351,6 +382,8 @@ def machine_request(
     boot: bool,
     name: str | None,
     image: str | None = None,
+    driver: DriverName | None = None,
+    isolation: Isolation | None = None,
 ) -> MachineRequest:
     from encamp.model.job import MachineRequest
     from encamp.model.size import parse_bytes
@@ -369,4 +402,6 @@ def machine_request(
         network=network,
         boot=boot,
         image=image,
+        driver=driver,
+        isolation=isolation,
     )

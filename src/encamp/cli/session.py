@@ -43,7 +43,7 @@ def own_command(request: MachineRequest) -> list[str]:
     image is got first: nothing else knows."""
     environment = find_environment(request.environment)
     keeper = Keeper.open(default_home())
-    wish = check_request(keeper.home, request, environment, to_be_saved=False)
+    wish = check_request(keeper.home, request, environment)
     wanted, images = wish.environment.image, keeper.maker.images
     command: tuple[str, ...] = ()
     with Bar() as bar:

@@ -10,6 +10,7 @@ from encamp.describe.kinds import WRONG, Anything, Either, ListOf, Made, MapOf
 from encamp.describe.nodes import Scalar
 from encamp.describe.records import Attribute, Record
 from encamp.describe.words import Bytes, Choice, Duration, HostPath, Mode, Truth, Whole, Word
+from encamp.model.driver import DriverName, Isolation
 from encamp.model.environment import Account, Answer, Context, Readiness
 from encamp.model.image import WORD
 from encamp.model.machine import After, Share
@@ -300,6 +301,12 @@ ENVIRONMENT = Record(
         ),
         "storage": Attribute(Choice(Storage), "where it keeps what it writes", "auto"),
         "network": Attribute(Choice(NETWORKS), "what it reaches", "none"),
+        "isolation": Attribute(
+            Choice(Isolation), "the weakest that it takes of what keeps its guest in", "kernel"
+        ),
+        "driver": Attribute(
+            Choice(DriverName), "what its machines are made of; else what suits them best"
+        ),
         "shares": Attribute(ListOf(SHARE), "directories of the host that it sees live"),
         "devices": Attribute(ListOf(Choice(DEVICES)), "more devices"),
         "kernel_arguments": Attribute(

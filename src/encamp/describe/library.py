@@ -35,7 +35,8 @@ WITHOUT_REFERENCES = ("qemu", "users")
 """What an administrator decides must not depend on values that heirs may override."""
 
 SAME = (
-    *("summary", "storage", "network", "shares", "devices", "kernel_arguments", "templates"),
+    *("summary", "storage", "network", "isolation", "driver", "shares", "devices"),
+    *("kernel_arguments", "templates"),
     *("ready", "context", "after", "save_as", "reuse", "enrol", "labels", "classes", "users"),
     "qemu",
 )

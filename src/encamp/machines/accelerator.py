@@ -21,10 +21,12 @@ import msgspec
 from encamp import programs
 from encamp.home import Home, user_name
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import Blueprint, Engine
 from encamp.machines.freeze import boot_origin, greet_template
 from encamp.machines.hardware import Hardware
 from encamp.machines.processor import kvm_release
-from encamp.machines.qemu import KVM, PROGRAM, Blueprint, Engine, kvm_group, launch
+from encamp.machines.qemu import KVM, PROGRAM, kvm_group, launch
+from encamp.model.driver import DriverName
 from encamp.model.errors import EncampError
 from encamp.model.image import Image
 from encamp.model.size import MIB, Size
@@ -53,7 +55,7 @@ REFUSED = "failed to initialize kvm"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    accelerator: str
+    driver: DriverName
     reason: str
     evidence: str
     """What the verdict rests on; it no longer holds when this changes."""
@@ -78,11 +80,11 @@ def known(home: Home, user: User) -> Verdict | None:
     kept = _kept(home)
     refusal = denied(user)
     if refusal is not None:
-        lost = kept is not None and kept.accelerator == "kvm" and KVM.exists()
-        return Verdict("tcg", refusal, "", time.time(), lost=lost)
+        lost = kept is not None and kept.driver is DriverName.KVM and KVM.exists()
+        return Verdict(DriverName.EMULATION, refusal, "", time.time(), lost=lost)
     if kept is None or kept.evidence != _evidence():
         return None
-    if kept.accelerator != "kvm" and not 0 <= time.time() - kept.decided < kept.doubt:
+    if kept.driver is not DriverName.KVM and not 0 <= time.time() - kept.decided < kept.doubt:
         return None
     return kept
 
@@ -156,16 +158,22 @@ async def _try(home: Home, image: Image, user: User, progress: Progress) -> Verd
     failure = await _boots(home, image, user)
     if failure is not None:
         return distrust(home, f"no guest answers under KVM: {failure}")
-    return _keep(home, Verdict("kvm", "a guest answered under it", _evidence(), time.time()))
+    return _keep(
+        home, Verdict(DriverName.KVM, "a guest answered under it", _evidence(), time.time())
+    )
 
 
 def distrust(home: Home, reason: str) -> Verdict:
     """Use emulation for a while: KVM did not work just now."""
     before = _kept(home)
     doubt = DOUBT
-    if before is not None and before.accelerator != "kvm" and before.evidence == _evidence():
+    if (
+        before is not None
+        and before.driver is not DriverName.KVM
+        and before.evidence == _evidence()
+    ):
         doubt = min(LONGEST_DOUBT, max(DOUBT, 4 * before.doubt))
-    return _keep(home, Verdict("tcg", reason, _evidence(), time.time(), doubt))
+    return _keep(home, Verdict(DriverName.EMULATION, reason, _evidence(), time.time(), doubt))
 
 
 def refused(error: EncampError) -> bool:
@@ -191,7 +199,7 @@ def _keep(home: Home, verdict: Verdict) -> Verdict:
 async def _boots(home: Home, image: Image, user: User) -> str | None:
     """Boot a guest under KVM: None if it answered, else why not."""
     layers = len(image.layers)
-    hardware = Hardware("kvm", Size(1, 256 * MIB), "none", layers)
+    hardware = Hardware(DriverName.KVM, Size(1, 256 * MIB), "none", layers)
     with workplace(home, "kvm-trial") as place:
         directory = MachineDirectory(place.directory / "machine")
         directory.make(user, 0)

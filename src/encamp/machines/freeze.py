@@ -13,9 +13,10 @@ from encamp.guest.initramfs import guest_initramfs
 from encamp.home import SYSTEM_HOME, Home
 from encamp.machines import sockets, volumes
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import Blueprint, Boot, Engine, port_name
 from encamp.machines.hardware import Hardware, drive_names
 from encamp.machines.kernel import unpack_kernel
-from encamp.machines.qemu import Blueprint, Boot, Engine, launch, port_name
+from encamp.machines.qemu import launch
 from encamp.machines.room import full_disk_named, is_full
 from encamp.machines.storage import MADE_ON, backend
 from encamp.machines.template import (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from encamp.model.driver import DriverName
 from encamp.model.size import MIB, Size
 
 PORTS = 8
@@ -31,7 +32,7 @@ see, for data that would be slow through the port."""
 WINDOW_SIZE = 4 * MIB
 """Bytes of the window: WIRE_SLOTS times WIRE_SLOT in shares/wire.h."""
 
-TRANSLATION_BUFFER = {"tcg": 32, "whole": 128}
+TRANSLATION_BUFFER = {"ordinary": 32, "whole": 128}
 """MiB of translated code QEMU keeps per machine under software emulation. What a whole disk starts
 would be translated again and again with less."""
 
@@ -73,7 +74,7 @@ class Kept(enum.Enum):
 class Hardware(msgspec.Struct, frozen=True):
     """Everything about a machine that its template fixes."""
 
-    accelerator: str
+    driver: DriverName
     size: Size
     network: str
     layers: int = 1
@@ -90,6 +91,11 @@ class Hardware(msgspec.Struct, frozen=True):
     def whole(self) -> bool:
         """Is it a machine that begins with what its disk brings along?"""
         return self.layers == 0
+
+    @property
+    def has_window(self) -> bool:
+        """Can its guest and a share server see the same memory?"""
+        return not self.whole and self.driver is not DriverName.USERMODE
 
     @property
     def has_disk(self) -> bool:
@@ -155,8 +161,8 @@ class Backing(msgspec.Struct):
 def translation_buffer(hardware: Hardware) -> int:
     """MiB of translated code that the machine's process may hold; with KVM there is none, but as
     much of other things as in an ordinary machine's buffer."""
-    emulated = hardware.accelerator != "kvm"
-    return TRANSLATION_BUFFER["whole" if hardware.whole and emulated else "tcg"]
+    emulated = hardware.driver is not DriverName.KVM
+    return TRANSLATION_BUFFER["whole" if hardware.whole and emulated else "ordinary"]
 
 
 def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[str]:
@@ -167,7 +173,7 @@ def command_line(program: Path, hardware: Hardware, backing: Backing) -> list[st
     # Without a screen the BIOS and the boot loader of a disk write to the console.
     screen = ",graphics=off" if hardware.whole else ""
     words += ["-machine", f"pc,usb=off,vmport=off,hpet=off,smbus=off{screen},memory-backend=ram"]
-    if hardware.accelerator == "kvm":
+    if hardware.driver is DriverName.KVM:
         words += ["-accel", "kvm", "-cpu", "host"]
     else:
         buffer = translation_buffer(hardware)

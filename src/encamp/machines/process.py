@@ -77,6 +77,8 @@ class Launch:
         self.readable: list[Path | str] = []
         self.writable: list[Path | str] = []
         self.devices: list[Path | str] = []
+        self.traces = False
+        """It traces and ends children of its own, although it is confined."""
         self.sockets = ""
         """Which it may make: `none`, or those of the `internet`. Any, if empty."""
 
@@ -101,6 +103,8 @@ class Launch:
             words += ["--share-readonly" if share.readonly else "--share", share.source, name]
         if self.confined:
             words += ["--confine"]
+        if self.traces:
+            words += ["--traces"]
         for path in self.readable:
             words += ["--readable", str(path)]
         for path in self.writable:

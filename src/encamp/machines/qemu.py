@@ -1,15 +1,13 @@
-"""Bringing a machine's QEMU to life: booted, cloned from a template, or restored from a context."""
+"""Machines that are QEMU processes: booted, cloned from a template, or restored from a context."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import os
 import socket
 import stat
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Coroutine
+from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -18,40 +16,42 @@ import msgspec
 
 from encamp import programs
 from encamp.machines import sockets
-from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import (
+    FILE_LIMIT,
+    SHARES,
+    Blueprint,
+    Boot,
+    BootDisk,
+    Clone,
+    Engine,
+    Origin,
+    Restore,
+    cancel,
+    port_name,
+)
 from encamp.machines.hardware import (
     DISK_DRIVE,
     PORTS,
-    WINDOW_SIZE,
     Backing,
-    Disk,
     Hardware,
     Kept,
     command_line,
 )
 from encamp.machines.monitor import monitor
-from encamp.machines.process import Launch, Process
+from encamp.machines.process import Launch
+from encamp.machines.share_server import window
 from encamp.machines.tap import Tap
+from encamp.model.driver import DriverName
 from encamp.model.errors import Code, EncampError
-from encamp.model.image import Image
-from encamp.model.machine import Share
-from encamp.model.size import MIB
 
 PROGRAM = "qemu-system-x86_64"
 MONITOR = "monitor"
 AGENT = "agent"
-SHARES = "shares"
 SSH_PORT = 22
 KVM = Path("/dev/kvm")
 NOTHING = Path("/dev/null")
 """QEMU tries on it what the kernel can lock."""
 NAME_SERVERS = Path("/etc/resolv.conf")
-
-FILE_LIMIT = 32 * MIB
-"""What a machine may write to its console and log. With a disk, the disk's size comes on top."""
-
-NO_EXECUTABLE = 8
-"""The kernel's MFD_NOEXEC_SEAL; some hosts allow no memory file without it."""
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/etc", "/sys/devices/system", "/dev/urandom")
 """What any of its processes may read: programs, firmware, settings (name servers are among them),
@@ -76,149 +76,17 @@ KERNEL_ARGUMENTS = (
 """What guards tenants from each other is left out: a machine has one, and the host's kernel guards
 the host. What is measured or tested for nobody is left out too."""
 
-LOOK = 5.0
-"""Seconds between two questions to QEMU whether the machine still runs."""
-
 STOPPED = {
     "internal-error": "KVM could not go on with its processor (internal-error)",
     "io-error": "a drive of it could not be read or written (io-error)",
 }
 """States of QEMU in which a machine stands still and nobody resumes it."""
 
-LAST_MOMENTS = 1.0
-"""Seconds between a process's last word and its end."""
-
 T = TypeVar("T")
 
 
-def port_name(number: int) -> str:
-    return f"port.{number}"
-
-
-class Blueprint(msgspec.Struct):
-    """One machine to bring to life."""
-
-    name: str
-    directory: MachineDirectory
-    hardware: Hardware
-    image: Image
-    user: tuple[int, int] | None
-    shares: tuple[Share, ...] = ()
-    disk: Disk | None = None
-    tied: bool = True
-    shielded: bool = False
-    """Signals do not end it: a batch system sends them to all processes of a job."""
-    tap: Tap | None = None
-    """Its wire to a bridge; None: if its hardware has one, it leads nowhere."""
-    window: int | None = None
-    """Memory that a share server will see, too; None: it has its own, for nobody."""
-
-
-class Boot(msgspec.Struct):
-    """From nothing: the kernel, and a file with what it needs first."""
-
-    kernel: Path
-    initramfs: Path
-    arguments: tuple[str, ...]
-    memory: Path | None = None
-    """Keep the memory in this file, for a template; else it is the process's own."""
-
-
-class Clone(msgspec.Struct):
-    """From a template: its memory, mapped copy-on-write, and its device state."""
-
-    memory: Path
-    state: Path
-
-
-class Restore(msgspec.Struct):
-    """From a context file that holds everything."""
-
-    context: Path
-
-
-class BootDisk(msgspec.Struct):
-    """From nothing, with the boot loader and the kernel of a whole disk."""
-
-
-Origin = Boot | BootDisk | Clone | Restore
-
-
-class MachineKilledError(EncampError):
-    """Its process was, by a signal, before it was ready: perhaps by its own user."""
-
-
-class MachineStoppedError(EncampError):
-    """QEMU had stopped its processors for ever, so it was ended."""
-
-
-class Engine:
-    """A machine's process while this program deals with it."""
-
-    def __init__(self, directory: MachineDirectory, process: Process) -> None:
-        self.directory = directory
-        self.process = process
-
-    @classmethod
-    def find(cls, directory: MachineDirectory) -> Engine | None:
-        """The process of a machine that somebody started earlier."""
-        process = Process.holding(directory.lock)
-        return None if process is None else cls(directory, process)
-
-    async def unless_ended(self, work: Coroutine[object, object, T]) -> T:
-        """Do something that waits for the machine, and do not wait for a dead one."""
-        task = asyncio.create_task(work)
-        ended = asyncio.create_task(self.process.ended())
-        try:
-            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done() and not _lost(task):
-                return task.result()
-            # A dying process closes its connections before it is gone.
-            await asyncio.wait({ended}, timeout=LAST_MOMENTS)
-            if not ended.done():
-                return task.result()
-            error = self.explain("The machine ended before it was ready.")
-            if self.process.was_killed:
-                raise MachineKilledError(
-                    error.code, error.sentence, error.hint, detail=error.detail
-                )
-            raise error
-        finally:
-            await _cancel(task)
-            await _cancel(ended)
-
-    async def unless_stopped(self, work: Coroutine[object, object, T]) -> T:
-        """Do something that the guest has part in. A machine whose processors QEMU has stopped over
-        an error is ended: its process would live on and its guest be silent, without a limit."""
-        task = asyncio.create_task(work)
-        try:
-            while not (await asyncio.wait({task}, timeout=LOOK))[0]:
-                stopped = STOPPED.get(await self._status_if_told())
-                if stopped is not None:
-                    await self.process.kill()
-                    error = self.explain(f"The machine was ended: {stopped}.")
-                    raise MachineStoppedError(
-                        error.code, error.sentence, error.hint, detail=error.detail
-                    )
-            return task.result()
-        finally:
-            await _cancel(task)
-
-    async def _status_if_told(self) -> str:
-        try:
-            return await self.status()
-        except EncampError:
-            return ""  # QEMU is busy with somebody else, or has just ended.
-
-    def explain(self, sentence: str, code: Code = Code.MACHINE_LOST) -> EncampError:
-        """An error with the last words of QEMU and of the guest."""
-        words = [self.directory.log_tail().strip(), self.directory.console_tail().strip()]
-        return EncampError(
-            code,
-            sentence,
-            "Its last words are above." if any(words) else "It left no last words.",
-            detail="\n".join(word for word in words if word),
-        )
+class Qemu(Engine):
+    """A machine that is a QEMU process."""
 
     def connect_monitor(self) -> socket.socket:
         return sockets.connect(self.directory.path, MONITOR)
@@ -232,12 +100,10 @@ class Engine:
             await control.resume()
 
     async def press_power_button(self) -> None:
-        """Ask a guest that has an init of its own to shut down."""
         async with monitor(self.connect_monitor()) as control:
             await control.power_down()
 
     async def forward(self, port: int) -> int:
-        """Let connections through to a TCP port of the guest; the port of this host for it."""
         async with monitor(self.connect_monitor()) as control:
             return await control.forward(port)
 
@@ -245,8 +111,16 @@ class Engine:
         async with monitor(self.connect_monitor()) as control:
             return await control.status()
 
+    async def stopped(self) -> str:
+        try:
+            return STOPPED.get(await self.status(), "")
+        except EncampError:
+            return ""  # QEMU is busy with somebody else, or has just ended.
+
+    async def check_accepted(self) -> None:
+        await self.status()
+
     async def failed_writes(self) -> int:
-        """How often the machine's disk could not be written to."""
         async with monitor(self.connect_monitor()) as control:
             return await control.failed_writes(DISK_DRIVE)
 
@@ -309,29 +183,17 @@ async def _until_one_fails(copying: asyncio.Task[None], work: Coroutine[object, 
             if task.done():
                 task.result()
     finally:
-        await _cancel(saving)
+        await cancel(saving)
 
 
-def _lost(task: asyncio.Task[T]) -> bool:
-    error = None if task.cancelled() else task.exception()
-    return isinstance(error, EncampError) and error.code is Code.MACHINE_LOST
-
-
-async def _cancel(task: asyncio.Task[T]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # Looked at, so that nobody reports it as overlooked.
-
-
-def launch(blueprint: Blueprint, origin: Origin) -> Engine:
+def launch(blueprint: Blueprint, origin: Origin) -> Qemu:
     """Start the process. It is not awake yet: see `wake`."""
     directory, hardware = blueprint.directory, blueprint.hardware
     plan = Launch(directory=directory.run, lock=directory.lock, log=directory.log)
     plan.tied = blueprint.tied
     plan.shielded = blueprint.shielded
     plan.user = blueprint.user
-    if hardware.accelerator == "kvm":
+    if hardware.driver is DriverName.KVM:
         plan.group = kvm_group()
     plan.file_limit = _file_limit(hardware)
     with ExitStack() as held:
@@ -397,10 +259,10 @@ def launch(blueprint: Blueprint, origin: Origin) -> Engine:
                 pass
             case Clone() | Restore():
                 words += ["-incoming", "defer"]
-        return Engine(directory, plan.start(words))
+        return Qemu(directory, plan.start(words))
 
 
-async def wake(engine: Engine, origin: Origin) -> None:
+async def wake(engine: Qemu, origin: Origin) -> None:
     """Load the state of a machine that was not booted. A clone runs then; a restored machine
     stands still as it was saved, until `resume`: there is no way back once it has run."""
     if isinstance(origin, Boot | BootDisk):
@@ -432,31 +294,11 @@ def _confine(plan: Launch, blueprint: Blueprint) -> None:
         prefix = program.parent.parent
         plan.readable += [prefix / "lib", prefix / "lib64", prefix / "share" / "qemu"]
     plan.devices.append(NOTHING)
-    if hardware.accelerator == "kvm":
+    if hardware.driver is DriverName.KVM:
         plan.devices.append(KVM)
     if hardware.network == "user":
         # The directory: whoever changes it puts a new file in the place of the old one.
         plan.readable.append(NAME_SERVERS.resolve().parent)
-
-
-@contextmanager
-def window() -> Iterator[int]:
-    """Memory for the data of large reads and writes between a guest and its share server. Nobody
-    can change its size: that would end the other one, who has it mapped. It takes no room before
-    something is written to it."""
-    try:
-        fd = os.memfd_create("encamp-window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | NO_EXECUTABLE)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        fd = os.memfd_create("encamp-window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, WINDOW_SIZE)
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def kvm_group() -> int:

@@ -18,6 +18,7 @@ import msgspec
 
 from encamp.machines.hardware import Hardware, translation_buffer
 from encamp.machines.standing import OWN, Standing, standing
+from encamp.model.driver import DriverName
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size, format_bytes
 
@@ -74,6 +75,8 @@ def largest_memory() -> int:
 
 def overhead(hardware: Hardware) -> int:
     """What the process of such a machine may need beside the guest's memory."""
+    if hardware.driver is DriverName.USERMODE:
+        return OWN + hardware.size.memory // 64
     return OWN + translation_buffer(hardware) * MIB
 
 

@@ -7,18 +7,26 @@ else. It ends by itself when QEMU does; until then, a lock tells that it is ther
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import errno
+import fcntl
+import os
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
+from encamp.machines.engine import FILE_LIMIT, LAST_MOMENTS, SHARES, Blueprint
+from encamp.machines.hardware import WINDOW_SIZE
 from encamp.machines.process import Launch, Process
-from encamp.machines.qemu import FILE_LIMIT, LAST_MOMENTS, SHARES, Blueprint
 from encamp.model.errors import Code, EncampError
 
 PROGRAM = Path(__file__).with_name("encamp-shares")
+
+NO_EXECUTABLE = 8
+"""The kernel's MFD_NOEXEC_SEAL; some hosts allow no memory file without it."""
 
 T = TypeVar("T")
 
@@ -112,3 +120,23 @@ def _ended(directory: MachineDirectory) -> ServerEndedError:
         "Its last words are above." if words else "It left no last words.",
         detail=words,
     )
+
+
+@contextmanager
+def window() -> Iterator[int]:
+    """Memory for the data of large reads and writes between a guest and its share server. Nobody
+    can change its size: that would end the other one, who has it mapped. It takes no room before
+    something is written to it."""
+    try:
+        fd = os.memfd_create("encamp-window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | NO_EXECUTABLE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fd = os.memfd_create("encamp-window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, WINDOW_SIZE)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        yield fd
+    finally:
+        os.close(fd)

@@ -24,9 +24,10 @@ OWN = 16 * MIB
 
 NAME = re.compile(rb"encamp-[0-9a-z]+")
 BUFFER = re.compile(rb"\btb-size=(\d{1,6})\b")
-COMMANDS = frozenset({b"qemu-system-x86\n", b"encamp-launch\n"})
+SUPERVISOR = b"encamp-supervis\n"
+COMMANDS = frozenset({b"qemu-system-x86\n", b"encamp-launch\n", SUPERVISOR})
 """As the kernel calls such processes, in 15 letters; and whoever calls himself so."""
-PROGRAMS = ("qemu-system-", "encamp-launch")
+PROGRAMS = ("qemu-system-", "encamp-launch", "encamp-supervisor")
 """How the names of their programs begin."""
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -73,9 +74,12 @@ def standing() -> list[Standing]:
 
 def _read(pid: str) -> Standing:
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    name = words[words.index(b"-name") + 1]
+    supervised = b"--name" in words
+    name = words[words.index(b"--name" if supervised else b"-name") + 1]
     if not NAME.fullmatch(name):
         raise ValueError("no machine is called that")
+    if supervised:
+        return _read_supervised(pid, name, words)
     _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
     sizes = [int(size) for word in words for size in BUFFER.findall(word)]
     return Standing(
@@ -85,7 +89,26 @@ def _read(pid: str) -> Standing:
         cpus=int(words[words.index(b"-smp") + 1]) if b"-smp" in words else 1,
         memory=int(words[words.index(b"-m") + 1].removesuffix(b"K")) * 1024,
         used=(resident - shared) * PAGE,
-        overhead=OWN + max(sizes, default=TRANSLATION_BUFFER["tcg"]) * MIB,
+        overhead=OWN + max(sizes, default=TRANSLATION_BUFFER["ordinary"]) * MIB,
+    )
+
+
+def _read_supervised(pid: str, name: bytes, words: list[bytes]) -> Standing:
+    """A user-mode kernel is a child of the process that has the machine's name."""
+    memory = int(words[words.index(b"--memory") + 1].removesuffix(b"K")) * 1024
+    used = 0
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        for line in Path(f"/proc/{child}/status").read_text().splitlines():
+            if line.startswith(("RssShmem:", "RssAnon:")):
+                used += int(line.split()[1]) * 1024
+    return Standing(
+        pid=int(pid),
+        owner=os.stat(f"/proc/{pid}").st_uid,  # noqa: PTH116
+        name=name.removeprefix(b"encamp-").decode(),
+        cpus=1,
+        memory=memory,
+        used=used,
+        overhead=OWN + memory // 64,
     )
 
 

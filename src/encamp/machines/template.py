@@ -17,10 +17,12 @@ from encamp.home import SYSTEM_HOME, Home
 from encamp.images.records import links
 from encamp.images.store import ImageStore
 from encamp.machines import volumes
+from encamp.machines.engine import Clone
 from encamp.machines.hardware import Hardware
 from encamp.machines.plain_file import plain_file
 from encamp.machines.processor import kvm_release, processor
-from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM, Clone
+from encamp.machines.qemu import KERNEL_ARGUMENTS, PROGRAM
+from encamp.model.driver import DriverName
 from encamp.model.errors import EncampError
 from encamp.model.image import Image
 from encamp.model.size import MIB
@@ -210,7 +212,7 @@ def template_key(
         (*KERNEL_ARGUMENTS, *arguments),
         (program.st_size, program.st_mtime_ns, program.st_ino),
         file_digest(guest_program),
-        (processor(), kvm_release()) if hardware.accelerator == "kvm" else platform.machine(),
+        (processor(), kvm_release()) if hardware.driver is DriverName.KVM else platform.machine(),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from encamp.model.driver import DriverName, Isolation
 from encamp.model.machine import After, Share
 from encamp.model.node import Enrolment
 from encamp.model.recipe import AddedFile, Recipe
@@ -98,6 +99,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     size: Size
     storage: Storage = Storage.AUTO
     network: str = "none"
+    isolation: Isolation = Isolation.KERNEL
+    """The weakest that its machines take."""
+    driver: DriverName | None = None
+    """What its machines are made of; None: what suits them best on their host."""
     shares: tuple[Share, ...] = ()
     devices: tuple[str, ...] = ()
     """Devices beyond what every machine has."""

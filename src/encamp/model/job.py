@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from encamp.model.driver import DriverName, Isolation
 from encamp.model.machine import After, PhaseTime, Share
 from encamp.model.storage import Storage
 
@@ -50,6 +51,10 @@ class MachineRequest(msgspec.Struct, frozen=True, gc=False):
     shares: tuple[Share, ...] = ()
     network: str | None = None
     """As the environment says, if not given."""
+    driver: DriverName | None = None
+    """As the environment says, if not given."""
+    isolation: Isolation | None = None
+    """The weakest that it takes; as the environment says, if not given."""
     boot: bool = False
     """Boot it, even if it could be cloned."""
     image: str | None = None

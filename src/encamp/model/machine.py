@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from encamp.model.driver import DRIVERS, DriverName, Isolation
 from encamp.model.errors import Code, EncampError
 from encamp.model.link import Link
 from encamp.model.node import Node
@@ -158,9 +159,10 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
     """When it came into this state."""
     template: str | None = None
     """Key of the template it was cloned from; None if it was booted."""
-    accelerator: str = "tcg"
-    """What it runs on: `kvm`, or `tcg`, which is QEMU's emulation. What it is on when it is
-    suspended, it needs to wake up."""
+    driver: DriverName = DriverName.EMULATION
+    """What it is made of. What it is made of when it is suspended, it needs to wake up."""
+    isolation: Isolation = Isolation.KERNEL
+    """What keeps its guest in."""
     processor: str = ""
     """The model of the host's processor, if it was made under KVM and so was shown that one."""
     kvm: str = ""
@@ -199,7 +201,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False):
     @property
     def runs_on(self) -> str:
         """What its processor is, in a word."""
-        return "KVM" if self.accelerator == "kvm" else "emulated"
+        return DRIVERS[self.driver].shown
 
     def outside(self) -> Machine:
         """As much of it as concerns everybody. What a machine runs, and with what, is its owner's

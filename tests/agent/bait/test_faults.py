@@ -15,7 +15,7 @@ from encamp.agent.commands.directory import CommandDirectory, Request, Result
 from encamp.agent.commands.stage import IMAGE, START, Stage
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.commands.tracked import Tracked
-from encamp.machines.qemu import MachineKilledError
+from encamp.machines.engine import MachineKilledError
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
 from encamp.model.property import Value

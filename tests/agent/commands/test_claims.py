@@ -18,6 +18,7 @@ from encamp.machines import room
 from encamp.machines.hardware import Hardware
 from encamp.machines.standing import OWN, Standing, standing
 from encamp.model.command import CommandState
+from encamp.model.driver import DriverName
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, Size
 from tests.agent.commands.listening import Asker
@@ -114,7 +115,7 @@ async def test_whoever_has_no_claim_leaves_alone_what_is_promised(
 ) -> None:
     def check() -> None:
         """For a machine that somebody starts beside the agent."""
-        hardware = Hardware("tcg", Size(1, 2 * GIB), "none", 1)
+        hardware = Hardware(DriverName.EMULATION, Size(1, 2 * GIB), "none", 1)
         room.check_room(hardware, None, counting(host))
 
     async with asker.agent(host) as commands:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 
-from encamp.machines.qemu import window
+from encamp.machines.share_server import window
 
 PACKAGE = Path(__file__).parents[3] / "src" / "encamp"
 SERVER = PACKAGE / "machines" / "encamp-shares"

@@ -24,7 +24,18 @@ REFUSED = ("test_copyxattr_symlinks",)
 
 STRESSORS = (
     *("access", "chmod", "chown", "copy-file", "dentry", "dir", "dirdeep", "fallocate", "fcntl"),
-    *("filename", "flock", "fpunch", "getdent", "hdd", "iomix", "link", "locka", "lockf", "lockofd"),
+    *(
+        "filename",
+        "flock",
+        "fpunch",
+        "getdent",
+        "hdd",
+        "iomix",
+        "link",
+        "locka",
+        "lockf",
+        "lockofd",
+    ),
     *("mknod", "mmap", "msync", "open", "rename", "seek", "sendfile", "symlink", "sync-file"),
     *("utime", "xattr"),
 )

@@ -37,7 +37,7 @@ from encamp.agent.phases import Phases
 from encamp.agent.run import Control
 from encamp.agent.streams import attend
 from encamp.guest.channel import Channel, Exec, Exit, Kind, Stream
-from encamp.machines.qemu import Engine, MachineStoppedError
+from encamp.machines.engine import Engine, MachineStoppedError
 from encamp.model.batch import BatchSettings
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError

@@ -91,7 +91,7 @@ def choose_size(
     beside = 0
     for most in (limit, job.limit):
         if most is not None:
-            beside = OWN + TRANSLATION_BUFFER["tcg"] * MIB + CARRIER
+            beside = OWN + TRANSLATION_BUFFER["ordinary"] * MIB + CARRIER
             memory = min(memory, most // tasks - beside)
     may = memory
     if memory < default.memory or job.memory is not None:

@@ -14,7 +14,7 @@ from encamp.agent.bait.starter import is_there
 from encamp.agent.caller import as_user
 from encamp.agent.commands.stage import IMAGE, RUNNING, START
 from encamp.agent.phases import Phases
-from encamp.machines.qemu import Engine
+from encamp.machines.engine import Engine
 from encamp.model.errors import EncampError
 from encamp.progress import Silent
 

@@ -22,7 +22,7 @@ from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.reuse import Idle, may_reuse, take_idle
 from encamp.guest.channel import Channel
-from encamp.machines.qemu import Engine, MachineKilledError
+from encamp.machines.engine import Engine, MachineKilledError
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Job, MachineRequest, User

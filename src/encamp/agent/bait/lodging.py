@@ -16,9 +16,9 @@ from encamp.agent.phases import Phases
 from encamp.agent.session import answered, hello
 from encamp.guest.channel import Channel
 from encamp.guest.relay import Relay
-from encamp.machines import sockets
+from encamp.machines import drivers, sockets
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.qemu import Engine
+from encamp.machines.engine import Engine
 from encamp.model.errors import Code, EncampError
 from encamp.model.machine import Machine, Phase
 from encamp.progress import Progress
@@ -86,7 +86,7 @@ class Lodging:
         """Whatever becomes of the task, the machine stays."""
         directory = self._keeper.journal.directory(self._errand.machine)
         machine = self._keeper.journal.read(self._errand.machine)
-        engine = Engine.find(directory)
+        engine = drivers.find(directory)
         if machine is None or engine is None:
             raise EncampError(
                 Code.MACHINE_LOST, "The machine of its job has just ended.", transient=True

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from encamp.agent.properties.plugin import Asked, one_of
 from encamp.home import Home
+from encamp.model.driver import DriverName
 from encamp.model.property import Value
 
 DEVICES = Path("/sys/bus/pci/devices")
@@ -123,4 +124,4 @@ def _kvm(home: Home) -> str:
     verdict = accelerator.known(home, process_user(os.geteuid()))
     if verdict is None:
         return "untried"
-    return "works" if verdict.accelerator == "kvm" else "fails"
+    return "works" if verdict.driver is DriverName.KVM else "fails"

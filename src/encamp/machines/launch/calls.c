@@ -80,7 +80,7 @@ static void install(struct sock_filter *rules, size_t size, const char *what)
  *
  * Machines of one account share its uid, which is all that the kernel asks for by itself. Before
  * its version 6, Landlock knows nothing of signals; no version knows of limits and of keys. */
-void refuse_neighbours(void)
+static void refuse_signals(void)
 {
 	pid_t own = getpid(); /* It stays so when the program takes our place. */
 	struct sock_filter rules[] = {
@@ -91,13 +91,25 @@ void refuse_neighbours(void)
 		ONLY_ITSELF(rt_tgsigqueueinfo, own),
 		NEVER(tkill, EPERM),
 		NEVER(pidfd_send_signal, EPERM),
-		/* The ways to have the kernel send one. */
-		NOT_TO(fcntl, 1, F_SETOWN, F_SETOWN_EX),
-		NOT_TO(ioctl, 1, SET_OWNER_OF_SOCKET, SET_GROUP_OF_SOCKET),
 		NEVER(ptrace, EPERM),
 		NEVER(process_vm_readv, EPERM),
 		NEVER(process_vm_writev, EPERM),
 		NEVER(pidfd_getfd, EPERM),
+		/* The ways to have the kernel send one. */
+		NOT_TO(fcntl, 1, F_SETOWN, F_SETOWN_EX),
+		NOT_TO(ioctl, 1, SET_OWNER_OF_SOCKET, SET_GROUP_OF_SOCKET),
+		ALLOW,
+	};
+	install(rules, sizeof rules, "access to other processes");
+}
+
+void refuse_neighbours(bool traces)
+{
+	pid_t own = getpid();
+	if (!traces)
+		refuse_signals();
+	struct sock_filter rules[] = {
+		LOAD(nr),
 		UNLESS(BPF_JEQ, SYS_prlimit64, 5), LOAD(args[0]),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
 		UNLESS(BPF_JEQ, own, 1), ALLOW, REFUSE(EPERM),

@@ -22,6 +22,7 @@
  *   --confine             let the process reach no other process and no file, but those that it
  *                         inherits, its directory, and with all that is below them:
  *   --readable PATH, --writable PATH, --device PATH
+ *   --traces              with --confine: let it have children that it traces and signals
  *   --sockets none|internet
  *                         let it make no sockets, or only those of the internet
  */
@@ -157,7 +158,8 @@ static void detach(void)
 }
 
 /* After the shares were attached below the process's directory, and before its program is run. */
-static void confine(const struct place *given, int given_count, const struct share *shares, int share_count)
+static void confine(const struct place *given, int given_count, const struct share *shares, int share_count,
+                    bool traces)
 {
 	struct place places[PLACES_MAX + SHARES_MAX + 1];
 	bool writes = false;
@@ -170,7 +172,7 @@ static void confine(const struct place *given, int given_count, const struct sha
 	for (int i = 0; i < count; i++)
 		writes |= places[i].kind == WRITABLE;
 	confine_files(places, count);
-	refuse_neighbours();
+	refuse_neighbours(traces);
 	if (!writes)
 		refuse_attributes();
 }
@@ -182,7 +184,7 @@ int main(int argc, char **argv)
 	int share_count = 0, place_count = 0;
 	const char *directory = NULL, *lock = NULL, *sockets = NULL, *rest;
 	unsigned long long file_limit = 0;
-	bool detached = false, other_user = false, shielded = false, confined = false;
+	bool detached = false, other_user = false, shielded = false, confined = false, traces = false;
 	int program = -1;
 	uid_t uid = 0;
 	gid_t gid = 0, group = 0;
@@ -218,6 +220,8 @@ int main(int argc, char **argv)
 			shares[share_count++].target = argv[++i];
 		} else if (!strcmp(option, "--confine")) {
 			confined = true;
+		} else if (!strcmp(option, "--traces")) {
+			traces = true;
 		} else if (!strcmp(option, "--readable") && left && place_count < PLACES_MAX) {
 			places[place_count++] = (struct place){ argv[++i], READABLE };
 		} else if (!strcmp(option, "--writable") && left && place_count < PLACES_MAX) {
@@ -264,7 +268,7 @@ int main(int argc, char **argv)
 	}
 	give_up_capabilities();
 	if (confined)
-		confine(places, place_count, shares, share_count);
+		confine(places, place_count, shares, share_count, traces);
 	if (sockets)
 		refuse_sockets(!strcmp(sockets, "none"));
 	refuse_modes(other_user);

@@ -35,8 +35,9 @@ void give_up_capabilities(void);
  * what follows needs no_new_privs, as this does. */
 void confine_files(const struct place *places, int count);
 
-/* Reach no other process: send it no signal, nor see or change its memory or limits. */
-void refuse_neighbours(void);
+/* Reach no other process: send it no signal, nor see or change its memory or limits. With `traces` that
+ * is left to Landlock, as far as it is about children of its own. */
+void refuse_neighbours(bool traces);
 /* Change no file's owner, mode or attributes. */
 void refuse_attributes(void);
 /* Make no sockets, or only those of the internet. */
