@@ -1,7 +1,8 @@
 # Encamp's two commands are `make run` and `make test`. Each installs what is missing first.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo-slurm demo-gridengine test lab-kvm lab-kvm-smoke check bench docs clean
+.PHONY: help setup run demo-slurm demo-gridengine test lab-kvm lab-kvm-smoke check bench docs \
+	kernel clean
 
 PYTHON := .venv/bin/python
 PYTEST_ARGUMENTS ?=
@@ -50,6 +51,9 @@ docs: ## regenerate the command reference and tables from the code
 	@$(PYTHON) -m encamp.describe.manual docs/*.md
 	@$(PYTHON) -m encamp.agent.commands.manual docs/commands.md
 	@$(PYTHON) -m encamp.sim.manual docs/simulation.md
+
+kernel: ## build the kernel of user-mode Linux machines, from Debian's source (minutes)
+	@tools/kernel
 
 clean: ## remove what was built and installed here (machines and images are kept elsewhere)
 	@for makefile in src/encamp/*/*/Makefile; do \
