@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import random
@@ -178,6 +179,18 @@ def test_a_process_that_ends_while_it_is_looked_at_is_in_nobodys_way(
     monkeypatch.setattr(os, "listdir", end_meanwhile)
     with image.root.open("rb"):
         assert needs.opened(images.home) == {image.digest}
+
+
+def test_whoever_may_only_read_an_image_holds_nobody_up(images: ImageStore) -> None:
+    image = make_image(images, "a")
+    with (image.directory / RECORD).open("rb") as others:
+        fcntl.flock(others, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            fcntl.lockf(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with images.using(image):
+            assert not evict(images.home, image.digest)
+        assert evict(images.home, image.digest)
+
 
 
 def test_an_image_of_which_a_machine_is_just_being_made_stays(images: ImageStore) -> None:
