@@ -183,6 +183,7 @@ def test_modes_of_files_are_out_of_reach_without_a_share_to_write_to(alice: Acco
             assert taken("utimensat", 0, secret, 0, 0) in REFUSED
             assert taken("removexattr", secret, "user.x") in REFUSED
             assert taken("inotify_init1", 0) in REFUSED
+            assert taken("fanotify_init", 0x602, 0) in REFUSED
 
 
 def test_share_server_reaches_no_other_process_and_no_network(
@@ -197,6 +198,10 @@ def test_share_server_reaches_no_other_process_and_no_network(
                 assert taken("open", f"/proc/{machine}/{name}", os.O_RDONLY) in REFUSED
             assert taken("ptrace", 0x4206, machine, 0, 0) in REFUSED
             assert taken("kill", machine, 0) in REFUSED
+            assert taken("fork") in REFUSED
+            assert taken("execve", "/usr/bin/id", 0, 0) in REFUSED
+            assert taken("unshare", 0x10000000) in REFUSED
+            assert taken("chroot", "/") in REFUSED
             for kind in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
                 assert taken("socket", kind, 2, 0) in REFUSED
     encamp("kill-all")
@@ -222,6 +227,12 @@ def test_other_machines_of_the_same_account_are_out_of_reach(
             assert isinstance(pidfd, int)
             assert taken("pidfd_send_signal", pidfd, 0, 0, 0) in REFUSED
             assert taken("fcntl", 0, fcntl.F_SETOWN, victim) in REFUSED
+            for call in ("setpriority", "sched_setscheduler", "sched_setattr", "sched_setaffinity"):
+                assert taken(call, 0, victim, 19) in REFUSED
+            assert taken("ioprio_set", 1, victim, 3 << 13) in REFUSED
+            for call in ("semget", "msgget"):
+                assert taken(call, 0x456E, 0, 0) in REFUSED
+            assert taken("mq_unlink", "queue") in REFUSED
             assert taken("shmget", 0, 4096, 0o1600) in REFUSED
             assert taken("keyctl", 0, -3, 0) in REFUSED
             assert taken("kill", attacker, 0) == 0

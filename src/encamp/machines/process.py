@@ -35,6 +35,9 @@ FLOCK = struct.Struct("hhqqi4x")
 """The kernel's `struct flock` on 64-bit Linux: type, whence, start, length, pid."""
 
 
+LAST_MOMENTS = 2.0
+"""Seconds that a process below a machine's has to end with it."""
+
 LANDLOCK_CREATE_RULESET = 444
 ASK_VERSION = 1
 FIRST_VERSION = 2
@@ -79,6 +82,8 @@ class Launch:
         self.devices: list[Path | str] = []
         self.traces = False
         """It traces and ends children of its own, although it is confined."""
+        self.watches = False
+        """It is told what is done in directories that it may read."""
         self.sockets = ""
         """Which it may make: `none`, or those of the `internet`. Any, if empty."""
 
@@ -105,6 +110,8 @@ class Launch:
             words += ["--confine"]
         if self.traces:
             words += ["--traces"]
+        if self.watches:
+            words += ["--watches"]
         for path in self.readable:
             words += ["--readable", str(path)]
         for path in self.writable:
@@ -208,15 +215,19 @@ class Process:
         self._reap()
 
     async def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        await self.ended()
+        with _family(self.pid) as family:
+            self.signal(signal.SIGKILL)
+            await self.ended()
+            await asyncio.to_thread(_all_end, family)
 
     def kill_now(self, patience: float | None = None) -> None:
         """The same without an event loop. `patience`: seconds to wait for its end at most, for one
         that is nobody's child of ours."""
-        self.signal(signal.SIGKILL)
-        if is_readable(self._fd, patience):
-            self._reap()
+        with _family(self.pid) as family:
+            self.signal(signal.SIGKILL)
+            if is_readable(self._fd, patience):
+                self._reap()
+            _all_end(family)
 
     def _reap(self) -> None:
         if self._child is not None:
@@ -231,6 +242,30 @@ class Process:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+@contextlib.contextmanager
+def _family(pid: int) -> Iterator[list[int]]:
+    """Descriptors of the processes below one. They are killed with it, by the kernel, and are gone
+    a moment later: a machine is over when nothing works in its directory any more."""
+    pids = [pid]
+    for one in pids:
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{one}/task/{one}/children").read_text()
+            pids += map(int, children.split())
+    with contextlib.ExitStack() as held:
+        family = []
+        for one in pids[1:]:
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(one)
+                held.callback(os.close, fd)
+                family.append(fd)
+        yield family
+
+
+def _all_end(family: list[int]) -> None:
+    for fd in family:
+        is_readable(fd, LAST_MOMENTS)
 
 
 def _settle(gone: asyncio.Future[None]) -> None:

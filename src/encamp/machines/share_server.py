@@ -10,7 +10,7 @@ import asyncio
 import errno
 import fcntl
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -22,6 +22,7 @@ from encamp.machines.engine import FILE_LIMIT, LAST_MOMENTS, SHARES, Blueprint
 from encamp.machines.hardware import WINDOW_SIZE
 from encamp.machines.process import Launch, Process
 from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Share
 
 PROGRAM = Path(__file__).with_name("encamp-shares")
 
@@ -46,6 +47,7 @@ def serve(blueprint: Blueprint) -> None:
     plan.shielded = blueprint.shielded
     plan.user = blueprint.user
     plan.confined = True
+    plan.watches = True
     plan.sockets = "none"
     if all(share.readonly for share in blueprint.shares):
         plan.file_limit = FILE_LIMIT
@@ -60,6 +62,8 @@ def serve(blueprint: Blueprint) -> None:
             words += ["--window", str(blueprint.window)]
         if blueprint.user is not None:
             words.append("--no-setgid")
+        if _overlap(blueprint.shares):
+            words.append("--overlap")
         for number, share in enumerate(blueprint.shares):
             source = share.source
             if blueprint.user is not None:
@@ -98,6 +102,16 @@ async def while_served(directory: MachineDirectory, work: Coroutine[object, obje
             one.cancel()
         await asyncio.gather(task, ended, return_exceptions=True)
         server.close()
+
+
+def _overlap(shares: Sequence[Share]) -> bool:
+    """Is a share another's directory, or one within it?"""
+    places = [Path(share.source).resolve() for share in shares]
+    return any(
+        one.is_relative_to(other)
+        for number, one in enumerate(places)
+        for other in places[:number] + places[number + 1 :]
+    )
 
 
 def _program() -> FileIO:

@@ -52,9 +52,10 @@ def mounted(
     readonly: Sequence[int] = (),
     beside: bool = True,
     descriptors: int = 0,
+    overlap: bool = False,
 ) -> Iterator[Mounted]:
     """`beside`: large data lie beside the stream, in a window. `descriptors`: the most that the
-    server may have open."""
+    server may have open. `overlap`: one of the shares is in another."""
     place.mkdir(exist_ok=True)
     options = "rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
     with ExitStack() as held:
@@ -64,6 +65,7 @@ def mounted(
         extra = [held.enter_context(window())] if beside else []
         words = [str(SERVER), "--channel", str(here.fileno())]
         words += ["--window", str(extra[0])] if beside else []
+        words += ["--overlap"] if overlap else []
         for number, source in enumerate(sources):
             words += ["--share-readonly" if number in readonly else "--share", str(source)]
         if descriptors:

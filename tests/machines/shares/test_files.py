@@ -319,6 +319,63 @@ def test_files_of_two_shares_are_never_taken_for_one(tmp_path: Path) -> None:
             LIBC.umount2(bytes(place), 2)
 
 
+def test_shares_within_each_other_agree(source: Path, tmp_path: Path) -> None:
+    """What is done by one is seen by the other at once."""
+    (source / "sub").mkdir()
+    with mounted(tmp_path / "m", source, source / "sub", overlap=True) as machine:
+        outer, inner = machine.place / "0" / "sub", machine.place / "1"
+        assert not (inner / "log").exists()
+        (outer / "log").write_text("header\n")
+        with (inner / "log").open("r+") as file:
+            assert file.read() == "header\n"
+            for number in range(5):
+                with (outer / "log").open("a") as other:
+                    other.write(f"line {number}\n")
+                assert (inner / "log").stat().st_size == 7 * (number + 2)
+                assert os.pread(file.fileno(), 1000, 7 * (number + 1)) == b"line %d\n" % number
+            file.seek(0, os.SEEK_END)
+            file.write("footer\n")
+        with (outer / "log").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[0:6] = b"HEADER"
+            assert (inner / "log").read_text().startswith("HEADER\n")
+        lines = (source / "sub" / "log").read_text().splitlines()
+        assert lines == ["HEADER", *(f"line {number}" for number in range(5)), "footer"]
+        (inner / "log").rename(inner / "moved")
+        assert os.listdir(outer) == ["moved"]
+        (outer / "moved").unlink()
+        assert not (inner / "moved").exists()
+
+
+def test_share_for_reading_within_one_for_writing(source: Path, tmp_path: Path) -> None:
+    (source / "sub").mkdir()
+    (source / "sub" / "file").write_text("first")
+    with mounted(tmp_path / "m", source, source / "sub", readonly=[1], overlap=True) as machine:
+        assert (machine.place / "1" / "file").read_text() == "first"
+        (machine.place / "0" / "sub" / "file").write_text("second")
+        assert (machine.place / "1" / "file").read_text() == "second"
+        with pytest.raises(OSError, match="Read-only"):
+            (machine.place / "1" / "new").write_text("")
+
+
+def test_appending_can_be_begun_and_ended_while_a_file_is_open(
+    machine: Mounted, source: Path
+) -> None:
+    with (
+        (machine.share / "file").open("w+b", buffering=0) as file,
+        (source / "file").open("ab") as host,
+    ):
+        flags = fcntl.fcntl(file, fcntl.F_GETFL)
+        file.write(b"0123456789")
+        host.write(b"of the host")
+        host.flush()
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_APPEND)
+        file.write(b", appended")
+        fcntl.fcntl(file, fcntl.F_SETFL, flags)
+        file.seek(0)
+        file.write(b"AB")
+    assert (source / "file").read_bytes() == b"AB23456789of the host, appended"
+
+
 def test_directory_that_is_removed_while_it_is_shared(machine: Mounted, source: Path) -> None:
     source.rmdir()
     assert refused(errno.ENOENT, lambda: (machine.share / "file").touch())
@@ -333,6 +390,24 @@ def test_more_files_than_descriptors_are_shown(source: Path, tmp_path: Path) -> 
             assert sum(entry.stat().st_nlink for entry in os.scandir(machine.share)) == 3000
             assert all((machine.share / f"file-{number}").exists() for number in range(3000))
         assert len(os.listdir(f"/proc/{machine.server.pid}/fd")) < 1024
+
+
+def test_more_directories_than_descriptors_are_shown(source: Path, tmp_path: Path) -> None:
+    for number in range(1200):
+        (source / str(number)).mkdir()
+    with mounted(tmp_path / "m", source, descriptors=1024) as machine:
+        for number in range(1200):
+            (machine.share / str(number)).stat()
+        (machine.share / "after").mkdir()
+        assert len(os.listdir(machine.share)) == 1201
+
+
+def test_nothing_is_made_a_device_by_moving(machine: Mounted, source: Path) -> None:
+    (source / "a").touch()
+    whiteout = 4
+    paths = bytes(machine.share / "a"), bytes(machine.share / "b")
+    assert LIBC.renameat2(-100, paths[0], -100, paths[1], whiteout) == -1
+    assert os.listdir(source) == ["a"]
 
 
 def test_programs_are_told_at_once_that_the_server_is_gone(machine: Mounted) -> None:

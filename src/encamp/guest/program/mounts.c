@@ -169,6 +169,13 @@ int mounts_add(const uint8_t *payload, size_t length, char *text, size_t size)
         snprintf(text, size, "too many shares are mounted");
         return ENFILE;
     }
+    /* suspending may have been refused after some of them were unmounted */
+    for (size_t i = 0; i < mounted_count; i++) {
+        if (strcmp(mounted[i], path) == 0) {
+            snprintf(text, size, "a share is mounted on %.300s already", path);
+            return EBUSY;
+        }
+    }
     char *kept = strdup(path);
     if (kept == NULL)
         error = ENOMEM;

@@ -113,8 +113,19 @@ void refuse_neighbours(bool traces)
 		UNLESS(BPF_JEQ, SYS_prlimit64, 5), LOAD(args[0]),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
 		UNLESS(BPF_JEQ, own, 1), ALLOW, REFUSE(EPERM),
+		/* What decides how much of a processor or of a disk another one gets. */
+		NEVER(setpriority, EPERM),
+		NEVER(sched_setscheduler, EPERM),
+		NEVER(sched_setparam, EPERM),
+		NEVER(sched_setattr, EPERM),
+		NEVER(sched_setaffinity, EPERM),
+		NEVER(ioprio_set, EPERM),
 		NEVER(shmget, EPERM),
 		NEVER(shmat, EPERM),
+		NEVER(semget, EPERM),
+		NEVER(msgget, EPERM),
+		NEVER(mq_open, EPERM),
+		NEVER(mq_unlink, EPERM),
 		NEVER(add_key, EPERM),
 		NEVER(request_key, EPERM),
 		NEVER(keyctl, EPERM),
@@ -132,6 +143,16 @@ void refuse_neighbours(bool traces)
 		ALLOW,
 	};
 	install(rules, sizeof rules, "access to other processes");
+}
+
+void refuse_watching(void)
+{
+	struct sock_filter rules[] = {
+		LOAD(nr),
+		NEVER(fanotify_init, EPERM),
+		ALLOW,
+	};
+	install(rules, sizeof rules, "news of directories");
 }
 
 /* What a file system says of a file is not Landlock's business. Without a share to write to,

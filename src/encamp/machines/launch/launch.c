@@ -23,6 +23,7 @@
  *                         inherits, its directory, and with all that is below them:
  *   --readable PATH, --writable PATH, --device PATH
  *   --traces              with --confine: let it have children that it traces and signals
+ *   --watches             with --confine: let it be told what is done in directories that it may read
  *   --sockets none|internet
  *                         let it make no sockets, or only those of the internet
  */
@@ -159,7 +160,7 @@ static void detach(void)
 
 /* After the shares were attached below the process's directory, and before its program is run. */
 static void confine(const struct place *given, int given_count, const struct share *shares, int share_count,
-                    bool traces)
+                    bool traces, bool watches)
 {
 	struct place places[PLACES_MAX + SHARES_MAX + 1];
 	bool writes = false;
@@ -173,6 +174,8 @@ static void confine(const struct place *given, int given_count, const struct sha
 		writes |= places[i].kind == WRITABLE;
 	confine_files(places, count);
 	refuse_neighbours(traces);
+	if (!watches)
+		refuse_watching();
 	if (!writes)
 		refuse_attributes();
 }
@@ -184,7 +187,7 @@ int main(int argc, char **argv)
 	int share_count = 0, place_count = 0;
 	const char *directory = NULL, *lock = NULL, *sockets = NULL, *rest;
 	unsigned long long file_limit = 0;
-	bool detached = false, other_user = false, shielded = false, confined = false, traces = false;
+	bool detached = false, other_user = false, shielded = false, confined = false, traces = false, watches = false;
 	int program = -1;
 	uid_t uid = 0;
 	gid_t gid = 0, group = 0;
@@ -222,6 +225,8 @@ int main(int argc, char **argv)
 			confined = true;
 		} else if (!strcmp(option, "--traces")) {
 			traces = true;
+		} else if (!strcmp(option, "--watches")) {
+			watches = true;
 		} else if (!strcmp(option, "--readable") && left && place_count < PLACES_MAX) {
 			places[place_count++] = (struct place){ argv[++i], READABLE };
 		} else if (!strcmp(option, "--writable") && left && place_count < PLACES_MAX) {
@@ -268,7 +273,7 @@ int main(int argc, char **argv)
 	}
 	give_up_capabilities();
 	if (confined)
-		confine(places, place_count, shares, share_count, traces);
+		confine(places, place_count, shares, share_count, traces, watches);
 	if (sockets)
 		refuse_sockets(!strcmp(sockets, "none"));
 	refuse_modes(other_user);

@@ -38,6 +38,8 @@ void confine_files(const struct place *places, int count);
 /* Reach no other process: send it no signal, nor see or change its memory or limits. With `traces` that
  * is left to Landlock, as far as it is about children of its own. */
 void refuse_neighbours(bool traces);
+/* Not be told by fanotify either, which the share server needs. */
+void refuse_watching(void);
 /* Change no file's owner, mode or attributes. */
 void refuse_attributes(void);
 /* Make no sockets, or only those of the internet. */

@@ -35,14 +35,14 @@ uint64_t number_told(dev_t device, ino_t number)
 static uint64_t attributes_last(const struct node *node, const struct stat *found)
 {
 	if (S_ISDIR(found->st_mode))
-		return node->place ? WATCHED_LASTS : UNWATCHED_LASTS;
+		return shares_overlap ? 0 : node->place ? WATCHED_LASTS : UNWATCHED_LASTS;
 	/* A change by another name of the file may be told to nobody. */
 	return found->st_nlink == 1 && is_watched(node->parent) ? WATCHED_LASTS : UNWATCHED_LASTS;
 }
 
 uint64_t name_lasts(const struct node *parent)
 {
-	return parent->place ? WATCHED_LASTS : 0;
+	return parent->place && !shares_overlap ? WATCHED_LASTS : 0;
 }
 
 void fill_attributes(const struct node *node, const struct stat *found, struct fuse_attr_out *out)

@@ -250,7 +250,7 @@ void do_write(const struct request *request, struct node *node)
 	struct fuse_write_in in;
 	struct stat found;
 	memcpy(&in, request->body, sizeof in);
-	const struct handle *handle = handle_find(node, in.fh);
+	struct handle *handle = handle_find(node, in.fh);
 	const uint8_t *data = request->filled ? request->slot : request->body + sizeof in;
 	size_t here = request->filled ? request->filled : request->size - sizeof in;
 	int error = handle ? refusal(node) : EBADF;
@@ -259,15 +259,15 @@ void do_write(const struct request *request, struct node *node)
 	/* The host writes at what is the end there. If the guest took another place for it, what it
 	 * keeps of the file is wrong. */
 	bool mapped = in.write_flags & FUSE_WRITE_CACHE;
-	bool appends = !error && handle->appends && !mapped;
+	/* Programs may change their mind about that while the file is open: each write says it anew. */
+	bool appends = !error && in.flags & O_APPEND && !mapped;
 	bool elsewhere = appends && fstat(handle->fd, &found) == 0 && (uint64_t)found.st_size != in.offset;
 	/* What was stored through a map comes by any handle of the file, and belongs where it was. */
-	bool back_to_append = !error && handle->appends && mapped && set_appending(handle->fd, false);
+	if (!error && appends != handle->appends && set_appending(handle->fd, appends))
+		handle->appends = appends;
 	ssize_t done = error ? -1 : pwrite(handle->fd, data, in.size, (off_t)in.offset);
 	if (!error && done < 0)
 		error = errno;
-	if (back_to_append)
-		set_appending(handle->fd, true);
 	if (elsewhere)
 		take_back(node->id, CONTENT);
 	else

@@ -12,6 +12,7 @@
 
 /* Not in musl. */
 #ifndef RENAME_EXCHANGE
+#define RENAME_NOREPLACE 1
 #define RENAME_EXCHANGE 2
 #endif
 
@@ -151,6 +152,9 @@ static void rename_it(const struct request *request, struct node *parent, uint64
 	const char *other = name ? name_at(request, names + strlen(name) + 1) : NULL;
 	struct node *target = node_find(into);
 	int error = refusal(parent);
+	/* RENAME_WHITEOUT would make a device. */
+	if (!error && flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
+		error = EINVAL;
 	if (!error && (!other || !target))
 		error = target ? errno : ESTALE;
 	if (!error)

@@ -10,12 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OF(member, entry) ((struct node *)((char *)(entry) - offsetof(struct node, member)))
 #define SPARE 256          /* descriptors for all else: handles, locks */
 #define EVICTED_AT_ONCE 3
 #define PAUSE 2000         /* microseconds */
+#define CROWDED_AGAIN 1    /* seconds */
 
 struct table {
 	struct link **slots;
@@ -29,6 +31,7 @@ static unsigned count, most;
 
 struct share shares[SHARES_MOST];
 unsigned share_count;
+bool shares_overlap;
 
 static uint64_t mix(uint64_t value)
 {
@@ -135,14 +138,23 @@ struct node *node_at(const void *place, size_t size, const struct node *after)
 	return NULL;
 }
 
-static struct node *node_of_inode(const struct share *share, const struct stat *found)
+/* A file is one node, by whatever share it is met: so the guest keeps its content once. A directory is one
+ * in each share, since the guest's kernel lets a directory have one name only. */
+static struct node *node_of_inode(struct share *share, const struct stat *found)
 {
 	for (struct link *each = first(&inodes, hash_of_inode(found->st_dev, found->st_ino)); each;
 	     each = following(each)) {
 		struct node *node = OF(by_inode, each);
-		/* One directory may be shared twice, once for reading only. */
-		if (node->share == share && node->device == found->st_dev && node->number == found->st_ino)
+		if (node->device != found->st_dev || node->number != found->st_ino)
+			continue;
+		if (node->share == share)
 			return node;
+		if (S_ISDIR(node->type))
+			continue;
+		/* By one of its names it may be written to. */
+		if (node->share->readonly)
+			node->share = share;
+		return node;
 	}
 	return NULL;
 }
@@ -236,6 +248,19 @@ static void make_room(void)
 	}
 }
 
+/* Directories are not asked back one by one: what is mounted in one would go with its name. */
+static void tell_crowded(void)
+{
+	static time_t last;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	if (last != 0 && now.tv_sec - last < CROWDED_AGAIN)
+		return;
+	last = now.tv_sec;
+	tell(WIRE_CROWDED);
+}
+
 bool nodes_are_many(void)
 {
 	return count >= most / 2;
@@ -257,6 +282,7 @@ static struct node *meet(struct node *parent, const char *name, int fd, struct s
 			make_room();
 		/* It forgets a moment later, and must not be outrun. */
 		if (count >= most - most / 4) {
+			tell_crowded();
 			channel_flush();
 			usleep(PAUSE);
 		}

@@ -90,6 +90,9 @@ struct node {
 #define SHARES_MOST 64
 extern struct share shares[SHARES_MOST];
 extern unsigned share_count;
+/* One is in another, or the same: what changes by one of them is told to nobody by the other, so names are not
+ * kept. */
+extern bool shares_overlap;
 
 void nodes_open(unsigned descriptors);
 /* Forget all but the shares' own directories. */

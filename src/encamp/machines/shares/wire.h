@@ -39,6 +39,8 @@ enum wire_kind {
 	/* To the guest, behind the answer to FUSE_INIT: closing a file of these shares writes it to
 	 * another host, so the server is to hear of it. No payload. */
 	WIRE_CLOSES,
+	/* To the guest: its kernel is to forget all that it need not know. No payload. */
+	WIRE_CROWDED,
 };
 
 struct wire_header {
