@@ -87,6 +87,7 @@ Driver = Annotated[
     DriverName | None,
     typer.Option(
         "--driver",
+        envvar="ENCAMP_DRIVER",
         help="What the machine is made of: QEMU with KVM, QEMU alone, or a user-mode kernel.",
         show_default="what suits it best on its host",
     ),
