@@ -14,8 +14,17 @@ from bench.report import Report, merge, section
 from bench.single import measure
 
 NAMES = [
-    *("latency", "environments", "rate", "crowd", "leaks", "streams", "shares", "emulation"),
-    *("rebuild", "pull", "describe", "storage", "triggers", "placement", "api_listing"),
+    *("latency", "environments", "rate", "crowd", "leaks", "streams", "shares", "speed"),
+    *(
+        "emulation",
+        "rebuild",
+        "pull",
+        "describe",
+        "storage",
+        "triggers",
+        "placement",
+        "api_listing",
+    ),
     "simulation",
     *("site_traffic", "site_salt", "site_agents", "site_latency", "site_run"),
     "takeover",

@@ -335,7 +335,7 @@ def test_shares_within_each_other_agree(source: Path, tmp_path: Path) -> None:
                 assert os.pread(file.fileno(), 1000, 7 * (number + 1)) == b"line %d\n" % number
             file.seek(0, os.SEEK_END)
             file.write("footer\n")
-        with (outer / "log").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        with (outer / "log").open("r+b") as raw, mmap.mmap(raw.fileno(), 0) as mapped:
             mapped[0:6] = b"HEADER"
             assert (inner / "log").read_text().startswith("HEADER\n")
         lines = (source / "sub" / "log").read_text().splitlines()
