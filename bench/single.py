@@ -20,7 +20,7 @@ def measure(name: str, quick: bool) -> tuple[Report, str]:
     try:
         with prepared() as ground:
             report: Report = import_module(f"bench.{name}").measure(ground, quick=quick)
-            accelerator = ground.plan.hardware.driver
+            accelerator = ground.plan.hardware.driver.value
     except EncampError as error:
         # Only what pickles gets back to the process that asked.
         raise RuntimeError(f"{error.sentence} {error.hint}\n{error.detail}") from None

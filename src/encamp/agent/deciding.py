@@ -19,6 +19,7 @@ from encamp.agent.plan import (
     with_facts,
 )
 from encamp.describe.environments import check_use
+from encamp.describe.settings import load_settings
 from encamp.home import Home
 from encamp.images.store import ImageStore
 from encamp.machines import accelerator, usermode
@@ -65,6 +66,8 @@ def check_request(
 ) -> Wish:
     """What is wrong with a request in itself is told before anything is built for it."""
     check_use(environment, request.owner)
+    # A mistake there is told whether or not anything depends on the settings this time.
+    load_settings()
     user = process_user(request.owner.uid)
     size = wanted_size(request, environment)
     if request.image is not None:
@@ -188,7 +191,7 @@ async def _driver(
     if asked is not None:
         check_driver(DRIVERS[asked], wanted)
     if asked is DriverName.USERMODE:
-        usermode.find_kernel()
+        await asyncio.to_thread(usermode.get_kernel, home, progress)
         return asked
     if asked is DriverName.EMULATION:
         return asked

@@ -353,7 +353,9 @@ class Maker:
                 return write_seed(plan, machine, directory)
             arguments = plan.environment.kernel_arguments
             if plan.hardware.driver is DriverName.USERMODE:
-                return usermode.boot_origin(GUEST_PROGRAM, plan.hardware, arguments, directory.path)
+                return usermode.boot_origin(
+                    self.home, GUEST_PROGRAM, plan.hardware, arguments, directory.path
+                )
             return boot_origin(self.home, plan.image, plan.hardware, arguments, directory.path)
         assert machine.template is not None
         made = self.templates.directory(machine.template)

@@ -38,7 +38,7 @@ def template_ls(as_json: AsJson = False) -> None:
             template.environment,
             str(hardware.size),
             hardware.network,
-            f"{template.qemu.split()[0]} {hardware.driver}",
+            f"{template.qemu.split()[0]} {hardware.driver.value}",
             format_bytes(store.size(template)) if usable else "?",
             moment(template.created),
             "" if usable else "damaged: made again on next use",
@@ -102,5 +102,5 @@ def accelerator(
     if as_json:
         print_json(msgspec.structs.asdict(verdict) | {"confinement": confinement()})
     else:
-        print(f"{verdict.driver}: {verdict.reason}")
+        print(f"{verdict.driver.value}: {verdict.reason}")
         print(f"confinement: {confinement()}")

@@ -38,8 +38,14 @@ SILENCE = 120.0
 
 INDEX = re.compile(r"'(?P<uri>[^' ]+?)/+dists/(?P<suite>[^' ]+)/main/binary-amd64/Packages")
 ROLE = re.compile(r"(?P<release>[a-z]+)(?P<role>-updates|-security|/updates|)")
+UNSTABLE = ("sid", "unstable")
+"""Names of the suite that has neither updates nor security updates beside it."""
+
 ARCHIVE_PATH = re.compile(r"debian|security", re.IGNORECASE)
 UNSIGNED = re.compile(r"(GPG error: |The repository ')(?P<uri>\S+) (?P<suite>\S+) (In)?Release")
+ABSENT = re.compile(
+    r"The repository '(?P<uri>\S+) (?P<suite>\S+) Release' does not have a Release file"
+)
 OWN_SOURCE = re.compile(
     r"(?P<start>deb +(\[[^\]\n]*\] +)?)(?P<uri>[a-z+]+:[^\s]+)(?P<rest>( +[^\s\[\]]+)+)"
 )
@@ -127,6 +133,8 @@ def sources_for(suite: str, uris: str) -> tuple[Source, ...]:
     for match in INDEX.finditer(uris):
         role = ROLE.fullmatch(match["suite"])
         if role is None or not ARCHIVE_PATH.search(match["uri"]):
+            continue
+        if role["role"] and suite in UNSTABLE:
             continue
         suffix = role["role"].replace("/updates", "-security")
         found[Source(match["uri"], suite + suffix)] = None
@@ -263,16 +271,21 @@ Dir::Etc::preferencesparts "/dev/null";
         progress: Portion | None = None,
     ) -> str:
         program, *rest = arguments
-        return programs.run(
-            [program, "-q", "-c", self.directory / "apt.conf", "-o", "APT::Status-Fd=1", *rest],
-            purpose=purpose,
-            environment=environment(),
-            directory=directory or self.directory,
-            hold=self.hold,
-            on_line=progress.reader(purpose, downloaded) if progress else None,
-            # On a disk that fills up at the wrong moment it waits for ever.
-            silence=SILENCE,
-        )
+        try:
+            return programs.run(
+                [program, "-q", "-c", self.directory / "apt.conf", "-o", "APT::Status-Fd=1", *rest],
+                purpose=purpose,
+                environment=environment(),
+                directory=directory or self.directory,
+                hold=self.hold,
+                on_line=progress.reader(purpose, downloaded) if progress else None,
+                # On a disk that fills up at the wrong moment it waits for ever.
+                silence=SILENCE,
+            )
+        except EncampError as error:
+            lines = error.detail.splitlines()
+            error.detail = "\n".join(line for line in lines if not DOWNLOADED.match(line))
+            raise
 
     def update(self, progress: Portion) -> None:
         """Fetch the lists of packages, unless those that are there were fetched just now."""
@@ -303,13 +316,23 @@ Dir::Etc::preferencesparts "/dev/null";
 
     def drop_strangers(self, error: EncampError) -> None:
         """Do without the sources that look like Debian's archive and are not signed by Debian."""
-        strange = {
-            (found["uri"].rstrip("/"), found["suite"]) for found in UNSIGNED.finditer(error.detail)
-        }
+        strange, absent = (
+            {(found["uri"].rstrip("/"), found["suite"]) for found in said.finditer(error.detail)}
+            for said in (UNSIGNED, ABSENT)
+        )
         kept = tuple(each for each in self.sources if (each.uri, each.suite) not in strange)
         if len(kept) == len(self.sources):
             raise error
         if not any(each.suite == self.suite for each in kept):
+            mirrors = [each.uri for each in self.sources if each.suite == self.suite]
+            if all((uri, self.suite) in absent for uri in mirrors):
+                raise EncampError(
+                    Code.CONFIGURATION,
+                    f"There is no suite '{self.suite}' of Debian at {', '.join(mirrors)}.",
+                    "Name a release by its code name, such as bookworm. If it is one of those that"
+                    " were moved to archive.debian.org, add that mirror in"
+                    " /etc/apt/sources.list.d.",
+                ) from error
             raise EncampError(
                 Code.CONFIGURATION,
                 "No APT source of this host is signed by Debian.",

@@ -57,6 +57,13 @@ class Blueprint(msgspec.Struct):
     """Memory that a share server will see, too; None: it has its own, for nobody."""
 
 
+class Library(msgspec.Struct):
+    """The C library of a user-mode kernel that needs a newer one than the host's."""
+
+    loader: Path
+    file: Path
+
+
 class Boot(msgspec.Struct):
     """From nothing: the kernel, and a file with what it needs first."""
 
@@ -65,6 +72,7 @@ class Boot(msgspec.Struct):
     arguments: tuple[str, ...]
     memory: Path | None = None
     """Keep the memory in this file, for a template; else it is the process's own."""
+    library: Library | None = None
 
 
 class Clone(msgspec.Struct):

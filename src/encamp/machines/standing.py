@@ -48,6 +48,8 @@ class Standing(msgspec.Struct, frozen=True):
     """What of that it holds now."""
     overhead: int
     """What its process may need beside that."""
+    is_file: bool = False
+    """Its memory is a file, and takes room where such files are."""
 
     @property
     def growth(self) -> int:
@@ -109,6 +111,7 @@ def _read_supervised(pid: str, name: bytes, words: list[bytes]) -> Standing:
         memory=memory,
         used=used,
         overhead=OWN + memory // 64,
+        is_file=True,
     )
 
 

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import string
 from contextlib import ExitStack
 from pathlib import Path
 
 from encamp.guest.initramfs import guest_initramfs
+from encamp.home import Home
 from encamp.machines import sockets
 from encamp.machines.directory import MachineDirectory
-from encamp.machines.engine import FILE_LIMIT, SHARES, Blueprint, Boot, Engine, port_name
+from encamp.machines.engine import (
+    FILE_LIMIT,
+    SHARES,
+    Blueprint,
+    Boot,
+    Engine,
+    Library,
+    port_name,
+)
 from encamp.machines.hardware import PORTS, SHARES_PORT, Hardware
-from encamp.machines.process import Launch
+from encamp.machines.process import Launch, confinement
+from encamp.machines.standing import standing
 from encamp.model.driver import Isolation
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import MIB, format_bytes
+from encamp.progress import Progress
 
 SUPERVISOR = Path(__file__).with_name("encamp-supervisor")
 KERNEL = Path(__file__).with_name("encamp-linux")
@@ -40,6 +53,8 @@ ARGUMENTS = (
     "noautogroup",
     "psi=0",
     "init_on_alloc=0",
+    # The kernel would measure for 60 ms how fast it waits, which no driver of such a machine does.
+    "lpj=39010304",
 )
 
 
@@ -76,25 +91,60 @@ def is_one(directory: MachineDirectory) -> bool:
     return (directory.path / MONITOR).exists()
 
 
-def find_kernel() -> Path:
-    """The kernel that is run; a clear refusal where there is none."""
-    kernel = Path(os.environ.get(KERNEL_VARIABLE, KERNEL))
-    if kernel.exists() and SUPERVISOR.exists():
-        return kernel
-    missing = "kernel" if SUPERVISOR.exists() else "supervisor"
-    raise EncampError(
-        Code.PROGRAM_MISSING,
-        f"This host has no {missing} for machines of the driver 'usermode'.",
-        "'make kernel' in the source tree builds it; or leave --driver out.",
-    )
+def own_kernel() -> Path | None:
+    """The one that was built here, or that somebody names."""
+    named = os.environ.get(KERNEL_VARIABLE)
+    if named:
+        return Path(named)
+    return KERNEL if KERNEL.exists() else None
+
+
+def get_kernel(home: Home, progress: Progress) -> None:
+    """See that there is a kernel to run: one that was built here, or Debian's, which is fetched."""
+    if not SUPERVISOR.exists():
+        raise EncampError(
+            Code.PROGRAM_MISSING,
+            "Encamp's supervisor of user-mode machines has not been built.",
+            "Run 'make setup' in the source tree, or install the package again.",
+        )
+    if own_kernel() is not None:
+        return
+    if confinement() == "none":
+        raise EncampError(
+            Code.CONFIGURATION,
+            "Debian's user-mode kernel shows root of a machine all files that the account of its"
+            " process may read, and this host's kernel cannot confine that process: it has no"
+            " Landlock.",
+            "'make kernel' in the source tree builds one that does not; or leave --driver out.",
+        )
+    from encamp.images.usermode_kernel import usermode_kernel
+
+    usermode_kernel(home, progress)
 
 
 def boot_origin(
-    guest_program: Path, hardware: Hardware, extra: tuple[str, ...], directory: Path
+    home: Home, guest_program: Path, hardware: Hardware, extra: tuple[str, ...], directory: Path
 ) -> Boot:
-    """What such a machine boots from: all but the guest program is in its kernel."""
+    """What such a machine boots from. All but the guest program is in a kernel of ours; Debian's
+    has modules, and a C library of its own."""
+    kernel = own_kernel()
+    modules, library = b"", None
+    if kernel is None:
+        from encamp.images import usermode_kernel
+
+        debian = usermode_kernel.known(home)
+        if debian is None:
+            raise EncampError(
+                Code.INPUT_MISSING,
+                "The user-mode kernel has just been removed.",
+                "Try again: it is fetched anew.",
+                transient=True,
+            )
+        kernel, modules = debian.program, debian.modules.read_bytes()
+        library = Library(debian.loader, debian.libraries / "libc.so.6")
+        extra = (*usermode_kernel.ARGUMENTS, *extra)
     initramfs = directory / "initramfs"
-    initramfs.write_bytes(guest_initramfs(guest_program))
+    initramfs.write_bytes(modules + guest_initramfs(guest_program))
     initramfs.chmod(0o444)
     letters = string.ascii_lowercase
     roots = [f"ubd{letters[number]}" for number in range(hardware.layers)]
@@ -103,11 +153,29 @@ def boot_origin(
         arguments.append(f"encamp.disk=ubd{letters[hardware.layers]}")
     if hardware.scratch:
         arguments.append(f"encamp.scratch={hardware.scratch // 1024}k")
-    return Boot(find_kernel(), initramfs, (*arguments, *extra))
+    return Boot(kernel, initramfs, (*arguments, *extra), library=library)
+
+
+def check_memory_file(wanted: int) -> None:
+    """Is there room for the machine's memory, all of which may be used one day? A kernel whose
+    memory file cannot grow dies at once."""
+    promised = sum(max(0, one.memory - one.used) for one in standing() if one.is_file)
+    free = shutil.disk_usage(MEMORY_FILES).free - promised
+    if wanted > free:
+        raise EncampError(
+            Code.NO_ROOM,
+            f"The machine's memory does not fit into {MEMORY_FILES}: it needs"
+            f" {format_bytes(wanted // MIB * MIB)}, and {format_bytes(max(0, free) // MIB * MIB)}"
+            " are free and promised to no other machine.",
+            f"Ask for less with --memory, make room in {MEMORY_FILES}, or try again later.",
+            transient=True,
+        )
 
 
 def launch(blueprint: Blueprint, origin: Boot) -> UserMode:
+    """Start the process, with the lock held under which room is counted."""
     directory, hardware = blueprint.directory, blueprint.hardware
+    check_memory_file(hardware.size.memory)
     plan = Launch(directory=directory.run, lock=directory.lock, log=directory.log)
     plan.tied = blueprint.tied
     plan.shielded = blueprint.shielded
@@ -137,6 +205,9 @@ def launch(blueprint: Blueprint, origin: Boot) -> UserMode:
         for number in range(PORTS):
             words += ["--port", f"encamp.{number}={listen(port_name(number))}"]
         words += ["--port", f"{SHARES_PORT}={listen(SHARES)}"]
+        if origin.library is not None:
+            loader, library = inherit(origin.library.loader), inherit(origin.library.file)
+            words += ["--loader", str(loader), "--library", str(library)]
         words += ["--", f"/proc/self/fd/{inherit(origin.kernel)}"]
         words += [f"mem={hardware.size.memory // 1024}K", *ARGUMENTS]
         words.append(f"seccomp={'on' if blueprint.isolation is Isolation.NAMESPACE else 'off'}")
