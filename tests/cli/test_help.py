@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from encamp.cli.main import run_command
-from encamp.model.errors import Code
+from encamp.cli.main import exit_code, run_command
+from encamp.model.errors import Code, EncampError
 
 GROUPS = [[], ["env"], ["image"], ["template"], ["command"], ["trigger"], ["site"]]
 
@@ -55,3 +56,19 @@ def test_file_that_is_missing_is_told_before_a_manager_that_is(
     missing = tmp_path / "nosuch.yaml"
     assert run_command(["trigger", "test", "--triggers", str(missing)]) == Code.INPUT_MISSING.value
     assert f"{missing} is not there" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["/my/file.yaml", "./file", "my file.yaml", "file.ini"])
+def test_file_in_place_of_a_triggers_name_is_told_where_it_belongs(
+    file: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["trigger", "test", file]) == Code.USAGE.value
+    said = capfd.readouterr().err
+    assert f"'{file}' is a file, and the argument of 'encamp trigger test' is" in said
+    assert f"encamp trigger test --triggers {shlex.quote(file)}\n" in said
+
+
+def test_what_there_will_never_be_room_for_is_not_said_to_have_room_later() -> None:
+    never = EncampError(Code.NO_ROOM, "No host of this site could ever take that.")
+    later = EncampError(Code.NO_ROOM, "Not enough memory.", transient=True)
+    assert (exit_code(never), exit_code(later)) == (Code.USAGE.value, Code.NO_ROOM.value)

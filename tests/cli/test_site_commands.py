@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -17,9 +18,10 @@ import pytest
 
 from encamp.home import Home
 from encamp.model.errors import Code
+from tests.bus.nats_server import free_port, nats_server
 from tests.cli.driving import Running, Start, starter
 from tests.conftest import ENCAMP
-from tests.site.accounts import Account, accounts
+from tests.site.accounts import PATHS, Account, accounts
 from tests.site.siting import Daemon
 
 pytestmark = pytest.mark.site
@@ -144,6 +146,43 @@ def send_waiting(held: ExitStack, start: Start, go: Path) -> Running:
     sent = held.enter_context(start("command", "send", HOST, "program.wait", f"file={go}"))
     assert sent.line() == b"begun\n"
     return sent
+
+
+def test_next_steps_that_are_printed_work_for_an_ordinary_account(
+    alice: Account, tmp_path: Path
+) -> None:
+    """Whose own directory of settings counts, and no site's."""
+    program = alice.directory / "encamp"
+    program.write_text(f'#!/bin/sh\nexec {alice.python} -m encamp.cli.main "$@"\n')
+    program.chmod(0o755)
+    variables = alice.variables | {"PATH": f"{alice.directory}:{PATHS}"}
+    site, node, port = alice.directory / "my site", alice.directory / "node", free_port()
+
+    def encamp(*words: str | Path, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return alice.run("encamp", *words, variables=variables, input=input)
+
+    made = encamp("site", "init", site, "--bus", f"127.0.0.1:{port}").stderr.decode()
+    config = shlex.split(made.partition("nats-server -c ")[2].partition("\n")[0])
+    assert config == [f"{site}/nats-server.conf"]
+    secret = encamp("site", "add", "n1", "--directory", site).stdout
+    joined = encamp("site", "join", "-", "--directory", node, input=secret).stderr.decode()
+    become = f"setpriv --reuid {alice.uid} --regid {alice.gid} --clear-groups".split()
+    with ExitStack() as held:
+        held.enter_context(nats_server(tmp_path, config=Path(config[0]), port=port))
+        daemons = []
+        for said, step in ((made, "manager here:  "), (joined, "Start its agent:  ")):
+            line = said.partition(step)[2].partition("\n")[0]
+            command = [*become, "sh", "-c", f"cd /; exec env {line}"]
+            daemons.append(Daemon(command, variables, tmp_path / step.split()[0]))
+            held.callback(daemons[-1].end)
+            daemons[-1].start()
+        end = time.monotonic() + PATIENCE
+        while b'"joined"' not in encamp("hosts", "--json").stdout:
+            for daemon in daemons:
+                assert daemon.process is not None
+                assert daemon.process.poll() is None, daemon.said()
+            assert time.monotonic() < end, [daemon.said() for daemon in daemons]
+            time.sleep(0.1)
 
 
 def test_value_of_a_command_comes_back(served: Served) -> None:

@@ -45,7 +45,8 @@ async def test_a_site_is_set_up_joined_and_left_by_commands_alone(tmp_path: Path
     assert len(added.stdout.splitlines()) == 1
     joined = encamp("join", "-", "--directory", node, input=added.stdout)
     assert joined.returncode == 0, joined.stderr
-    assert f"ENCAMP_SITE_CONFIG={node} encamp agent" in joined.stderr
+    level = "SITE" if os.geteuid() == 0 else "USER"
+    assert f"ENCAMP_{level}_CONFIG={node} encamp agent" in joined.stderr
 
     site = site_of(node)
     assert (site.name, site.host, site.groups) == ("perugia", "n1", ("blue",))

@@ -115,6 +115,32 @@ def test_the_hosts_proxies_are_passed_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert not any("Insecure" in line for line in settings)
 
 
+@pytest.mark.site
+def test_a_suite_that_no_mirror_has_is_said_to_be_none(
+    host: Path, tmp_path: Path, told: Told
+) -> None:
+    a_repository(tmp_path / "debian", signed=True)
+    (host / "one.list").write_text(f"deb file:{tmp_path}/debian bookworm main\n")
+    (tmp_path / "apt").mkdir()
+    with pytest.raises(EncampError) as raised:
+        Apt(tmp_path / "apt", "nosuchsuite").update(Portion(told))
+    assert raised.value.code is Code.CONFIGURATION
+    mirror = f"file:{tmp_path}/debian"
+    assert raised.value.sentence == f"There is no suite 'nosuchsuite' of Debian at {mirror}."
+    assert "bookworm" in raised.value.hint
+    assert raised.value.detail == ""
+
+
+@pytest.mark.site
+def test_what_apt_says_is_told_without_its_reports_of_progress(host: Path, tmp_path: Path) -> None:
+    (host / "one.list").write_text("deb http://127.0.0.1:9/debian bookworm main\n")
+    (tmp_path / "apt").mkdir()
+    with pytest.raises(EncampError) as raised:
+        Apt(tmp_path / "apt", "bookworm").fetch_lists(Portion(Told()))
+    assert "Connection refused" in raised.value.detail
+    assert "dlstatus" not in raised.value.detail
+
+
 def a_repository(directory: Path, signed: bool) -> None:
     """A repository that looks like Debian's archive and is not."""
     index = directory / "dists/bookworm/main/binary-amd64/Packages"

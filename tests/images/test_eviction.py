@@ -192,7 +192,6 @@ def test_whoever_may_only_read_an_image_holds_nobody_up(images: ImageStore) -> N
         assert evict(images.home, image.digest)
 
 
-
 def test_an_image_of_which_a_machine_is_just_being_made_stays(images: ImageStore) -> None:
     image = make_image(images, "chosen")
     with images.using(image):

@@ -21,6 +21,7 @@ import pytest
 from encamp import programs
 from encamp.home import Home
 from encamp.images import build_oci, oci, oci_layout, tree
+from encamp.images.building import inputs_of
 from encamp.images.portion import Portion
 from encamp.images.store import ImageStore
 from encamp.images.tree import Entries
@@ -325,6 +326,16 @@ def test_a_registry_that_is_not_there_is_an_error_with_its_name(stocked: Home) -
     assert raised.value.code is Code.BUILD_FAILED
     assert "The registry 127.0.0.1:9 cannot be reached" in raised.value.sentence
     assert left_over(stocked) == []
+
+
+def test_a_reference_without_its_scheme_is_told_how_it_is_written(tmp_path: Path) -> None:
+    """It is read as a path."""
+    source = str(tmp_path / "docker.io/library/alpine:3")
+    with pytest.raises(EncampError) as raised:
+        inputs_of(Recipe(name="container", kind=Kind.OCI, source=source), None)
+    assert raised.value.code is Code.INPUT_MISSING
+    assert f"'{source}' cannot be read" in raised.value.sentence
+    assert "docker://docker.io/library/alpine:3" in raised.value.hint
 
 
 @pytest.mark.site

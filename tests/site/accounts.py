@@ -146,16 +146,17 @@ def copy_library(library: Path) -> None:
                 shutil.copyfile(source, target)
 
 
-def required(name: str, seen: set[str]) -> set[str]:
-    """The packages that one needs to run, and those need, less itself."""
+def required(name: str, seen: set[str], extras: str = "") -> set[str]:
+    """The packages that one needs to run, with these extras, and those need, less itself."""
     for requirement in distribution(name).requires or ():
-        words = re.match(r"[A-Za-z0-9._-]+", requirement)
-        if words is None or "extra ==" in requirement or words[0] in seen:
+        words = re.match(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?", requirement)
+        only = re.search(r"extra == ['\"]([^'\"]*)", requirement)
+        if words is None or words[1] in seen or (only and only[1] not in extras.split(",")):
             continue
         try:
-            distribution(words[0])
+            distribution(words[1])
         except PackageNotFoundError:
             continue  # Needed by other systems or other Pythons.
-        seen.add(words[0])
-        required(words[0], seen)
+        seen.add(words[1])
+        required(words[1], seen, words[2] or "")
     return seen

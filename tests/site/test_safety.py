@@ -487,13 +487,18 @@ def test_no_network_unless_asked_for(encamp: Encamp) -> None:
 
 
 def test_machine_without_room_is_refused_with_the_figure_that_is_missing(encamp: Encamp) -> None:
-    refused = encamp("run", "--memory", "4T", "--", "true", check=False)
+    most = f"{room.total_memory() // MIB - 200}M"
+    refused = encamp("run", "--memory", most, "--", "true", check=False)
     assert refused.returncode == Code.NO_ROOM.value
     assert b"more than is free" in refused.stderr
-    refused = encamp("run", "--disk", "900T", "--", "true", check=False)
-    assert refused.returncode == Code.NO_ROOM.value
-    refused = encamp("run", "--cpus", "4096", "--", "true", check=False)
-    assert refused.returncode == Code.NO_ROOM.value
+    assert b"try again later" in refused.stderr
+
+
+def test_what_the_host_could_never_have_is_no_matter_of_waiting(encamp: Encamp) -> None:
+    for wanted in (("--memory", "4T"), ("--disk", "900T"), ("--cpus", "4096")):
+        refused = encamp("run", *wanted, "--", "true", check=False)
+        assert refused.returncode == Code.USAGE.value
+        assert b"later" not in refused.stderr
 
 
 def test_what_an_agent_has_promised_is_not_given_to_others(encamp: Encamp, site_home: Home) -> None:

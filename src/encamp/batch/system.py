@@ -10,8 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+from encamp.machines.hardware import TRANSLATION_BUFFER
+from encamp.machines.standing import OWN
 from encamp.model.batch import Bait, BatchJob, GivenBack, JobStanding, Offered, Task, Waiting
 from encamp.model.errors import Code, EncampError
+from encamp.model.size import MIB
+
+CARRIER = 32 * MIB
+"""Bytes that the processes hold which carry a job into its machine."""
+AROUND = OWN + TRANSLATION_BUFFER["ordinary"] * MIB + CARRIER
+"""Bytes that the processes around a machine hold beside its memory, where they are counted as the
+job's."""
 
 
 class EndingError(EncampError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 
 import typer
@@ -12,6 +13,9 @@ from typer.exceptions import Abort, TyperException
 
 from encamp.cli import run
 from encamp.model.errors import Code, EncampError
+
+NOT_WHOLE = re.compile(r"is not a valid int(eger)?\.")
+"""Typer's words for a number that is none."""
 
 
 def application(wanted: str = "") -> typer.Typer:
@@ -133,6 +137,14 @@ def run_command(arguments: list[str]) -> int:
         return Code.DISK_FULL.value
 
 
+def exit_code(error: EncampError) -> int:
+    """To ask for what there will never be room for makes no sense: who waits would wait in vain.
+    Over HTTP it is 422."""
+    if error.code is Code.NO_ROOM and not error.transient:
+        return Code.USAGE.value
+    return error.code.value
+
+
 def _carry_out(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
@@ -142,13 +154,14 @@ def _carry_out(arguments: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except EncampError as error:
         say(error)
-        return int(error.code.value)
+        return exit_code(error)
     except TyperException as error:
         if not arguments:
             print(error.format_message())
             return 0
         hint = f"See '{_path(error, arguments)} --help'."
-        say(EncampError(Code.USAGE, error.format_message(), hint))
+        sentence = NOT_WHOLE.sub("is not a whole number.", error.format_message())
+        say(EncampError(Code.USAGE, sentence, hint))
         return Code.USAGE.value
     except (Abort, KeyboardInterrupt):
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -100,13 +101,13 @@ def init(
 
 def _say_what_is_next(directory: Path, servers: Sequence[Address], key: str) -> None:
     """To standard error: the output is the list of files."""
-    config = f"{directory}/nats-server{'-N' if len(servers) > 1 else ''}.conf"
+    config = shlex.quote(f"{directory}/nats-server{'-N' if len(servers) > 1 else ''}.conf")
     each = " on each of its machines" if len(servers) > 1 else ""
     if elsewhere := _elsewhere(servers):
         certificate = " and the files of its certificate" if key else ""
         each += f" ({elsewhere}; copy this file{certificate} there, if that is another host)"
     variable = _variable(directory)
-    option = f" --directory {directory}" if variable else ""
+    option = f" --directory {shlex.quote(str(directory))}" if variable else ""
     print(
         f"""
 Next:
@@ -125,12 +126,13 @@ def _elsewhere(servers: Sequence[Address]) -> str:
 
 
 def _variable(directory: Path) -> str:
-    """What a daemon has to be told to read its files there."""
+    """What a daemon of the same account has to be told to read its files there."""
     from encamp.describe.places import SITE_CONFIG
 
     if str(directory) == SITE_CONFIG:
         return ""
-    return f"ENCAMP_SITE_CONFIG={shlex.quote(str(directory))} "
+    level = "SITE" if os.geteuid() == 0 else "USER"
+    return f"ENCAMP_{level}_CONFIG={shlex.quote(str(directory))} "
 
 
 def add(

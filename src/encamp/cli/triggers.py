@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -158,6 +159,12 @@ def trigger_test(
     from encamp.cli.machines import print_json
     from encamp.cli.trial import try_out
 
+    if "/" in name or name.endswith((".yaml", ".ini")):
+        raise EncampError(
+            Code.USAGE,
+            f"'{name}' is a file, and the argument of 'encamp trigger test' is a trigger's name.",
+            f"To try the triggers of a file: encamp trigger test --triggers {shlex.quote(name)}",
+        )
     found = try_out(name, site, triggers or [])
     if as_json:
         print_json(found)

@@ -16,6 +16,7 @@ from encamp.images import (
     build_disk,
     build_oci,
     build_rootfs,
+    oci_layout,
     records,
     store,
     tree,
@@ -114,7 +115,12 @@ def inputs_of(recipe: Recipe, parent: Image | None) -> str:
     if source.startswith(build_oci.REGISTRY):
         words.append(f"{time.time()}")
     elif source:
-        words.append(build_rootfs.source_digest(Path(source)))
+        try:
+            words.append(build_rootfs.source_digest(Path(source)))
+        except EncampError as error:
+            if recipe.kind is Kind.OCI and error.code is Code.INPUT_MISSING:
+                raise EncampError(error.code, error.sentence, oci_layout.EXPECTED) from error
+            raise
     return key_of("inputs", *words)
 
 

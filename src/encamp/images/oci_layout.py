@@ -19,6 +19,10 @@ from encamp.model.errors import Code, EncampError
 
 LARGEST_TEXT = 16 << 20
 """Bytes of an index, manifest or configuration."""
+EXPECTED = (
+    "Give an OCI layout, or what 'docker save' writes. An image of a registry is written"
+    " docker://HOST/NAME:TAG, such as docker://docker.io/library/alpine:3."
+)
 MOST_LINKS = 4
 MOST_FILES = 10_000
 """A container's image has a few for each of its layers."""
@@ -131,7 +135,7 @@ def opened(source: Path, place: Path) -> Iterator[Layout]:
         raise EncampError(
             Code.INPUT_MISSING,
             f"'{source}' cannot be read: {error.strerror}.",
-            "Give an OCI layout, or what 'docker save' writes.",
+            EXPECTED,
         ) from error
     try:
         yield ArchiveLayout(source, archive)

@@ -191,19 +191,24 @@ def check_memory(needed: int, promised: int, machines: int) -> None:
     available = available_memory() - RESERVE
     missing = int((promised + needed) / overcommit() - available)
     if missing > 0:
+        most = largest_memory()
+        later = f": this host has {format_bytes(most // MIB * MIB)} for machines."
+        if needed <= most:
+            later = ", end a machine (see 'encamp ps'), or try again later."
         raise EncampError(
             Code.NO_ROOM,
             f"Not enough memory: the machine needs {format_bytes(needed // MIB * MIB)},"
             f" {format_bytes(missing // MIB * MIB + MIB)} more than is free"
             f" ({format_bytes(max(0, available) // MIB * MIB)} available,"
             f" {format_bytes(promised // MIB * MIB)} of it promised to {machines} machines).",
-            "Ask for less with --memory, end a machine (see 'encamp ps'), or try again later.",
-            transient=True,
+            f"Ask for less with --memory{later}",
+            transient=needed <= most,
         )
 
 
 def check_disk(needed: int, promised: int, directory: Path) -> None:
-    free = shutil.disk_usage(directory).free
+    usage = shutil.disk_usage(directory)
+    free = usage.free
     if needed + promised > free:
         others = f", {format_bytes(promised // MIB * MIB)} of it promised" if promised else ""
         raise EncampError(
@@ -211,5 +216,5 @@ def check_disk(needed: int, promised: int, directory: Path) -> None:
             f"Not enough disk: the machine wants {format_bytes(needed)} and"
             f" {directory} has {format_bytes(free // MIB * MIB)} free{others}.",
             "Ask for less with --disk.",
-            transient=True,
+            transient=needed <= usage.total,
         )

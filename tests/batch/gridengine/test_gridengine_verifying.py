@@ -292,6 +292,39 @@ def test_host_decides_where_it_is_not_certain_what_is_described(
     assert unlisted(l_hard="env=nosuch")[-1] == CORRECT
 
 
+@pytest.mark.parametrize(
+    "rules",
+    ["=environments\tmini\tlarge-node\tslurm-node\n=nodes\tlarge-node\n=other_nodes\tslurm-node\n"],
+)
+def test_environments_of_worker_nodes_are_not_listed_and_others_nodes_are_refused(
+    verify: Verifier,
+) -> None:
+    [said] = verify(l_hard="env=nosuch")
+    assert said.endswith("There is no environment 'nosuch' here. There are: mini.")
+    [said] = verify(l_hard="env=large")
+    assert "Did you mean 'large-node'? There are: mini." in said
+    [said] = verify(l_hard="env=slurm-node")
+    assert "REJECT Machines of environment 'slurm-node' are worker nodes of Slurm" in said
+    assert "'sbatch -C slurm-node'" in said
+    assert verify(l_hard="env=large-node")[-1] == CORRECT
+
+
+@pytest.mark.parametrize("rules", [f"=memory\t{176 << 20}\n=nodes\tbig\n"])
+def test_job_whose_memory_is_limited_to_less_than_a_machine_needs_is_refused(
+    verify: Verifier,
+) -> None:
+    for little in ("50M", "50m", "175M", "1000K", "52428800", "0050M"):
+        [said] = verify(l_hard=f"h_vmem={little},env=mini")
+        assert "REJECT A machine needs at least 176 MiB of memory" in said
+        assert "h_vmem=176M or more" in said
+    for enough in ("176M", "1G", "200000K", "1.5G", "INFINITY", "184549376"):
+        assert verify(l_hard=f"env=mini,h_vmem={enough}")[-1] == CORRECT
+    # Each slot has as much, and a worker node no machine around the job.
+    assert verify(l_hard="env=mini,h_vmem=50M", pe_name="smp", pe_min="4")[-1] == CORRECT
+    for other in ("h_vmem=50M", "env=none,h_vmem=50M", "env=big,h_vmem=50M"):
+        assert verify(l_hard=other)[-1] == CORRECT
+
+
 HOSTILE = [
     "BEGIN",
     "PARAM l_hard env=other\nBEGIN",

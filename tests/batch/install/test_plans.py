@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from encamp.batch.install import gridengine, slurm
+from encamp.batch.install import gridengine, planning, slurm
 from encamp.batch.install.changes import Change, Edit, File, Installed, Object, Plan, merged
 from encamp.batch.install.gridengine import CLOSED, COMPLEXES, FORMER
 from encamp.batch.install.gridengine_cell import Cell, GridEngineWanted
@@ -191,6 +191,45 @@ def test_rules_are_written_for_slurm() -> None:
         "   },",
         "}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "least"),
+    [(None, 96), (b"ConstrainCores=yes\n", 96), (b"ConstrainRAMSpace = Yes # all\n", 176)],
+)
+def test_least_memory_of_a_job_counts_what_is_around_a_machine_where_groups_limit_it(
+    groups: bytes | None, least: int
+) -> None:
+    present = {CONF: b""} if groups is None else {CONF: b"", "/etc/slurm/cgroup.conf": groups}
+    rules = files(slurm_plan(present))["/etc/slurm/encamp_rules.lua"].after
+    assert f"   least_memory = {least},\n".encode() in rules
+
+
+def test_environments_of_other_batch_systems_nodes_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted: list[SlurmWanted | GridEngineWanted] = []
+
+    def noted(one: SlurmWanted | GridEngineWanted, *_: object) -> Plan:
+        wanted.append(one)
+        return Plan(system=one.system, changes=())
+
+    monkeypatch.setattr(planning, "cell", lambda _: cell())
+    for system in (slurm, gridengine):
+        monkeypatch.setattr(system, "plan", noted)
+    for name in ("slurm", "pbs", "gridengine"):
+        planning.plan(planning.Asked(system=name, conf=CONF))
+    both = ("slurm-node",), ("gridengine-node",)
+    assert [(one.nodes, one.other_nodes) for one in wanted] == [both, both, both[::-1]]
+
+
+def test_environments_of_other_batch_systems_nodes_are_told_to_what_looks_at_jobs() -> None:
+    elsewhere = slurm_plan({CONF: b""}, other_nodes=("gridengine-node",))
+    rules = files(elsewhere)["/etc/slurm/encamp_rules.lua"].after
+    assert b'   other_nodes = { ["gridengine-node"] = true },\n' in rules
+    elsewhere = gridengine_plan(cell(), other_nodes=("slurm-node",))
+    rules = files(elsewhere)["/usr/lib/encamp/gridengine-rules"].after
+    assert b"\n=other_nodes\tslurm-node\n" in rules
 
 
 # ── Grid Engine ──────────────────────────────────────────────────────────────────────────────────
@@ -453,6 +492,7 @@ def test_rules_are_written_for_grid_engine() -> None:
     )
     lines = gridengine_rules(settings, ("big", "node")).splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
+        f"=memory\t{176 << 20}",
         "=nodes\tbig\tnode",
         "=environments\tmini\tx",
         "mini\tlong.q\t-\t-\t-",

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from encamp.batch.install.slurm_rules import rules_text
 from encamp.model.batch import BatchSettings, Rule
+from encamp.model.size import MIB
 from tests.batch.slurm.private import Cluster, User, private_cluster, root_only
 
 pytestmark = [pytest.mark.site, root_only]
@@ -54,6 +56,8 @@ def configure(
     site: str = "",
     spank: bool = False,
     nodes: Sequence[str] = (),
+    other_nodes: Sequence[str] = (),
+    least_memory: int = 0,
     described: str | None = None,
     **settings: object,
 ) -> None:
@@ -71,6 +75,8 @@ def configure(
             str(cluster.place / "starter"),
             spank=spank,
             nodes=nodes,
+            other_nodes=other_nodes,
+            least_memory=least_memory,
             descriptions=[str(SHIPPED), str(descriptions)],
         )
     )
@@ -231,6 +237,19 @@ def test_so_is_one_with_blanks_whatever_is_known(
     assert f"The comment '{comment}' names no environment" in said
 
 
+@pytest.mark.parametrize(
+    "comment", ["'env:mini'", '"env:mini"', " `env:mini` ", "'env:mini fast'", "'ENV: mini'"]
+)
+def test_so_is_one_in_quotes_that_no_shell_takes_off(
+    cluster: Cluster, user: User, comment: str
+) -> None:
+    configure(cluster, described="")
+    said = cluster.refused("sbatch", f"--comment={comment}", "job", user=user)
+    assert f"The comment '{comment}' names no environment" in said
+    assert "write --comment=env:mini, with" in said
+    assert "nor quotes" in said
+
+
 def test_one_that_may_mean_something_else_is_only_remarked(cluster: Cluster, user: User) -> None:
     for described in (None, ""):
         configure(cluster, described=described)
@@ -244,7 +263,10 @@ def test_sentences_that_merely_contain_such_words_are_left_alone(
     cluster: Cluster, user: User
 ) -> None:
     configure(cluster, described="")
-    for comment in ("with env=mini as before", "ENV:mini was slow", "see env: mini", "a, env=mini"):
+    for comment in (
+        *("with env=mini as before", "ENV:mini was slow", "see env: mini", "a, env=mini"),
+        *("'a note'", "'env:mini' and others", "mini", "evn:mini"),
+    ):
         words = ("sbatch", "--parsable", "--hold", f"--comment={comment}", "job")
         done = cluster.site.run(words, user=(user.uid, user.gid), directory=user.directory)
         assert done.stderr == ""
@@ -292,6 +314,71 @@ def test_jobs_for_worker_nodes_are_left_to_slurm(cluster: Cluster, user: User) -
     assert cluster.field(left_alone, "Feature") == "intel"
     two = ("sbatch", "--comment=env:mini", "-C", "intel", "job")
     assert "two environments, 'intel' and 'mini'" in cluster.refused(*two, user=user)
+
+
+def test_who_asks_for_a_worker_node_by_its_name_is_told_what_slurm_may_lack(
+    cluster: Cluster, user: User
+) -> None:
+    """Slurm alone knows if there is such a node, and says only that the feature is invalid."""
+    configure(cluster, nodes=("intel", "slurm-node"), described="")
+    said = cluster.refused("sbatch", "--comment=env:slurm-node", "job", user=user)
+    assert "Machines of environment 'slurm-node' are worker nodes" in said
+    assert "run 'encamp batch offer slurm-node' first" in said
+    assert "Invalid feature" in said
+    words = ("sbatch", "--hold", "-C", "intel", "job")
+    done = cluster.site.run(words, user=(user.uid, user.gid), directory=user.directory)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("environments", [(), ("mini", "gridengine-node", "slurm-node")])
+def test_environments_of_worker_nodes_are_not_listed_and_others_nodes_are_refused(
+    cluster: Cluster, user: User, environments: tuple[str, ...]
+) -> None:
+    nodes: dict[str, Any] = {"nodes": ("slurm-node",), "other_nodes": ("gridengine-node",)}
+    configure(cluster, described="", environments=environments, **nodes)
+    said = cluster.refused("sbatch", "--comment=env:nosuch", "job", user=user)
+    assert "There are: " in said
+    assert "mini" in said
+    assert "-node" not in said
+    said = cluster.refused("sbatch", "--comment=env:slurm", "job", user=user)
+    assert "Did you mean 'slurm-node'?" in said
+    said = cluster.refused("sbatch", "--comment=env:gridengine-node", "job", user=user)
+    assert "are worker nodes of Grid Engine" in said
+    assert "'qsub -l env=gridengine-node'" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--mem=50"], "asks for 50 MiB. Ask for --mem=96M or more."),
+        (["--mem-per-cpu=50"], "asks for 50 MiB. Ask for --mem-per-cpu=96M or more."),
+        (["--mem-per-cpu=31", "-n3"], "asks for 93 MiB. Ask for --mem-per-cpu=32M or more."),
+    ],
+)
+def test_job_with_less_memory_than_a_machine_needs_is_refused(
+    cluster: Cluster, user: User, words: list[str], said: str
+) -> None:
+    """Its host could only hold it."""
+    configure(cluster, least_memory=96 * MIB, rules=(Rule(environment="mini", queue="vm"),))
+    for named in ("--comment=env:mini", "--partition=vm"):
+        told = cluster.refused("sbatch", named, *words, "job", user=user)
+        assert "A machine needs at least 96 MiB of memory, and the job " + said in told
+    assert script_of(cluster, cluster.submit("--hold", *words, "job")) == JOB
+    assert cluster.submit("--hold", "--comment=env:none", "--partition=vm", *words, "job")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([], ["--mem=96"], ["--mem=0"], ["--mem=1G"], ["--mem-per-cpu=96"]),
+        *(["--mem-per-cpu=32", "-c3"], ["--mem-per-cpu=50", "--exclusive"]),
+    ],
+)
+def test_job_with_memory_enough_for_a_machine_is_accepted(
+    cluster: Cluster, user: User, words: list[str]
+) -> None:
+    configure(cluster, least_memory=96 * MIB)
+    assert cluster.submit("--hold", "--comment=env:mini", *words, "job")
 
 
 def test_jobs_for_machines_ask_for_hosts_that_make_them(cluster: Cluster, user: User) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from encamp.agent.bait.frames import NAME
 from encamp.agent.caller import group_names
-from encamp.machines.hardware import SHARES, TRANSLATION_BUFFER
-from encamp.machines.standing import OWN
+from encamp.batch.system import AROUND
+from encamp.machines.hardware import SHARES
 from encamp.model.batch import BatchJob, BatchSettings, Rule, Task
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
@@ -21,9 +21,6 @@ from encamp.model.wanted import LEAST_MEMORY
 
 STEP = 16 * MIB
 """Machines differ in memory by this at least, so that one template serves many jobs."""
-
-CARRIER = 32 * MIB
-"""What the processes around a machine hold, where they are counted as the job's."""
 
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -91,7 +88,7 @@ def choose_size(
     beside = 0
     for most in (limit, job.limit):
         if most is not None:
-            beside = OWN + TRANSLATION_BUFFER["ordinary"] * MIB + CARRIER
+            beside = AROUND
             memory = min(memory, most // tasks - beside)
     may = memory
     if memory < default.memory or job.memory is not None:

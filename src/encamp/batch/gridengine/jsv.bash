@@ -115,6 +115,15 @@ offered() {
     [[ ", $value," == *", $1,"* ]]
 }
 
+# The environments in $value without those of worker nodes: whether there are such is not known here.
+listed() {
+    local name names=$value shown=
+    for name in ${names//, / }; do
+        has_nodes "$name" || has_other_nodes "$name" || shown+=${shown:+, }$name
+    done
+    value=$shown
+}
+
 # Of those in $value, the first that differs from a name in large letters or in its end; in $meant.
 nearest() {
     local one
@@ -128,6 +137,27 @@ nearest() {
 # Are machines of it hosts of Grid Engine's themselves? Then only such a one will do.
 has_nodes() {
     list_of nodes && [[ ", $value," == *", $1,"* ]]
+}
+
+# Are they hosts of another batch system? Then no job here can have one.
+has_other_nodes() {
+    list_of other_nodes && [[ ", $value," == *", $1,"* ]]
+}
+
+# Does l_hard limit the memory of a job with one slot to less than the smallest machine needs? Such a
+# job could only be held by its host. The bytes that a machine needs are in $least.
+is_too_small() {
+    local power=0
+    list_of memory || return
+    least=$value
+    [[ -z ${params[pe_name]} ]] && look_up "$1" h_vmem || return
+    [[ $value =~ ^([0-9]{1,12})([KkMmGg]?)$ ]] || return
+    case ${BASH_REMATCH[2]} in
+        [Kk]) power=10 ;;
+        [Mm]) power=20 ;;
+        [Gg]) power=30 ;;
+    esac
+    ((10#${BASH_REMATCH[1]} << power < least))
 }
 
 verify() {
@@ -147,8 +177,13 @@ verify() {
             reject "No environment can have the name that was asked for by -l env=: use letters, digits, dots, dashes and underlines, 64 at most."
             return
         fi
+        if has_other_nodes "$wanted"; then
+            reject "Machines of environment '$wanted' are worker nodes of Slurm: only its own jobs can ask for one, with 'sbatch -C $wanted'."
+            return
+        fi
         if [[ $wanted != none ]] && ! has_nodes "$wanted" && ! offered "$wanted"; then
             nearest "$wanted"
+            listed
             reject "There is no environment '$wanted' here.$meant There are: $value."
             return
         fi
@@ -168,6 +203,9 @@ verify() {
             hard+=,$for_nodes=$wanted
             # Such a host may come for this very job: that there is none yet is no mistake.
             [[ ${params[w]} != [ew] ]] || printf 'PARAM w n\n'
+        elif is_too_small "$hard"; then
+            reject "A machine needs at least $((least >> 20)) MiB of memory, and the job asks for less: ask for h_vmem=$((least >> 20))M or more."
+            return
         fi
     fi
     if [[ -n $wanted ]]; then

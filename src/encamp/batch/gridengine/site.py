@@ -189,7 +189,9 @@ class GridEngineSite:
                 continue
             self.number, self.claim = number, claim
             return
-        raise EncampError(Code.NO_ROOM, f"There are {MOST_SITES} sites of Grid Engine already.")
+        raise EncampError(
+            Code.NO_ROOM, f"There are {MOST_SITES} sites of Grid Engine already.", transient=True
+        )
 
     def mounts(self) -> str:
         """The cell, where programs of the packages look for it."""

@@ -66,7 +66,7 @@ def plan(
             refuse_unseen(found.masters, wanted.prefix)
         rules = f"{wanted.prefix}/{RULES}"
         verifier, own = _verifier(wanted, found, former)
-        text = rules_text(settings, wanted.nodes, wanted.descriptions)
+        text = rules_text(settings, wanted.nodes, wanted.descriptions, wanted.other_nodes)
         files += first_descriptions(wanted, settings, look)
         files += own_file(rules, text.encode(), look)
         script = jsv_text(rules, own)

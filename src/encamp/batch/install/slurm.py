@@ -19,13 +19,16 @@ from encamp.batch.install.wanted import (
     settings_of,
     shipped,
 )
+from encamp.batch.system import AROUND
 from encamp.model.errors import Code, EncampError
+from encamp.model.wanted import LEAST_MEMORY
 
 CONF = "/etc/slurm/slurm.conf"
 SCRIPT, SITES_SCRIPT = "job_submit.lua", "job_submit_site.lua"
 RULES = "encamp_rules.lua"
 PLUGINS, PLUGIN = "JobSubmitPlugins", "lua"
 PLUG_STACK, PLUG_STACK_FILE = "PlugStackConfig", "plugstack.conf"
+GROUPS_CONF, LIMITS = "cgroup.conf", "ConstrainRAMSpace"
 SPANK = "encamp_spank.so"
 NO_CONF = (
     "Name the file of your Slurm with --conf or SLURM_CONF. On a node that gets its configuration"
@@ -74,6 +77,8 @@ def plan(wanted: SlurmWanted, look: Look, former: Installed | None = None) -> Pl
             wanted.starter,
             spank=spank,
             nodes=wanted.nodes,
+            other_nodes=wanted.other_nodes,
+            least_memory=_least_memory(wanted, look),
             descriptions=wanted.descriptions,
         )
         files += first_descriptions(wanted, settings, look)
@@ -89,6 +94,13 @@ def plan(wanted: SlurmWanted, look: Look, former: Installed | None = None) -> Pl
         left=tuple(_left(wanted, settings.bait_feature)),
         warnings=tuple(_warnings(wanted)),
     )
+
+
+def _least_memory(wanted: SlurmWanted, look: Look) -> int:
+    """Only where control groups limit a job's memory is that of the processes around the machine
+    taken from what the job is granted."""
+    limits = setting(f"{wanted.directory}/{GROUPS_CONF}", LIMITS, look)
+    return LEAST_MEMORY + (AROUND if limits and limits.value.lower() == "yes" else 0)
 
 
 def script_text(rules: str, site_script: str = "") -> bytes:

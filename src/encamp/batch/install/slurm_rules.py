@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from encamp.batch.install.names import gid_of, uid_of
 from encamp.model.batch import BatchSettings, Rule
+from encamp.model.size import MIB
 
 HEAD = "-- Made by 'encamp batch install' from batch.yaml. Change that, and run it again."
 
@@ -18,15 +19,20 @@ def rules_text(
     *,
     spank: bool = False,
     nodes: Iterable[str] = (),
+    other_nodes: Iterable[str] = (),
+    least_memory: int = 0,
     descriptions: Iterable[str] = (),
     uid: Number = uid_of,
     gid: Number = gid_of,
 ) -> str:
     """`spank`: is the option --vmenv there, so that interactive jobs can have machines, too?
-    `nodes`: environments whose machines are worker nodes. `descriptions`: files that describe
-    the environments, where batch.yaml does not list those that jobs may name."""
+    `nodes`: environments whose machines are worker nodes; `other_nodes`: those whose machines are
+    worker nodes of another batch system. `least_memory`: bytes with which a job can have a machine.
+    `descriptions`: files that describe the environments, where batch.yaml does not list those that
+    jobs may name."""
     allowed = [f"{_key(name)} = true" for name in settings.environments]
     enrolled = [f"{_key(name)} = true" for name in nodes]
+    elsewhere = [f"{_key(name)} = true" for name in other_nodes]
     files = ", ".join(_escaped(path) for path in descriptions)
     lines = [
         HEAD,
@@ -43,6 +49,8 @@ def rules_text(
         *([f"   environments = {{ {', '.join(allowed)} }},"] if allowed else []),
         *([f"   descriptions = {{ {files} }},"] if files and not allowed else []),
         *([f"   nodes = {{ {', '.join(enrolled)} }},"] if enrolled else []),
+        *([f"   other_nodes = {{ {', '.join(elsewhere)} }},"] if elsewhere else []),
+        *([f"   least_memory = {least_memory // MIB},"] if least_memory else []),
         "   rules = {",
         *(f"      {_rule(rule, uid, gid)}," for rule in settings.rules),
         "   },",

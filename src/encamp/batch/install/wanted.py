@@ -42,6 +42,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Only what a host needs that runs jobs?"""
     nodes: tuple[str, ...] = ()
     """Environments whose machines are worker nodes of the batch system."""
+    other_nodes: tuple[str, ...] = ()
+    """Environments whose machines are worker nodes of another one."""
 
     @property
     def starter(self) -> str:

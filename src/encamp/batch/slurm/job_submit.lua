@@ -18,6 +18,7 @@ local SITE_SCRIPT = "@ENCAMP_SITE_SCRIPT@"
 local LONGEST_LINE = 127 -- what the kernel reads of a script's first line
 local NAME = "^[%w][%w%._-]*$"
 local LONGEST_NAME = 64
+local QUOTED = "^%s*[\"'`]+(.-)[\"'`]+%s*$"
 local LEFT_ALONE = "none"
 local MOST_SHOWN = 20
 
@@ -128,39 +129,52 @@ local function known_environments(rules)
    return next(known) and known or nil
 end
 
-local function refuse_unknown(name, known)
-   local names = {}
+local function has_nodes(name, rules)
+   return rules.nodes ~= nil and rules.nodes[name] == true
+end
+
+-- An environment of another batch system's worker nodes.
+local function has_other_nodes(name, rules)
+   return rules.other_nodes ~= nil and rules.other_nodes[name] == true
+end
+
+-- Environments of worker nodes are not listed: whether there are such nodes is not known here.
+local function refuse_unknown(name, known, rules)
+   local names, listed = {}, {}
    for one in pairs(known) do names[#names + 1] = one end
    table.sort(names)
-   local more = #names > MOST_SHOWN and ", ..." or "."
    local meant = ""
    for _, one in ipairs(names) do
+      if not has_nodes(one, rules) and not has_other_nodes(one, rules) then
+         listed[#listed + 1] = one
+      end
       local short, long = string.lower(name), string.lower(one)
       if #short > #long then short, long = long, short end
       if meant == "" and string.sub(long, 1, #short) == short then
          meant = string.format(" Did you mean '%s'?", one)
       end
    end
+   local more = #listed > MOST_SHOWN and ", ..." or "."
    refuse("There is no environment '%s' on this site.%s There are: %s", name, meant,
-      table.concat(names, ", ", 1, math.min(#names, MOST_SHOWN)) .. more)
+      table.concat(listed, ", ", 1, math.min(#listed, MOST_SHOWN)) .. more)
 end
 
 -- A comment that is nothing but env:NAME in another spelling was meant as that; unless it may be a
--- note of somebody else's, such as env=production.
+-- note of somebody else's, such as env=production. Of two pairs of quotes, the shell takes off one.
 local function check_spelling(comment, known)
-   local word, sign, name = string.match(comment or "", "^%s*(%a+)%s*([:=])%s*(%S*)%s*$")
+   local text = comment or ""
+   local unquoted = string.match(text, QUOTED)
+   if unquoted then text = in_comment(unquoted) and "env:" .. in_comment(unquoted) or unquoted end
+   local word, sign, name = string.match(text, "^%s*(%a+)%s*([:=])%s*(%S*)%s*$")
    local meant = word and string.lower(word)
    if (meant ~= "env" and meant ~= "environment") or not string.find(name, NAME) then return end
    local sentence = string.format("The comment '%s' names no environment: to name one, write "
-      .. "--comment=env:%s, with small letters, a colon and no blanks.", comment, name)
+      .. "--comment=env:%s, with small letters, a colon, and neither blanks nor quotes in it.",
+      comment, name)
    if word .. sign == "env:" or name == LEFT_ALONE or (known and known[name]) then
       refuse("%s", sentence)
    end
    slurm.log_user("%s", "encamp: " .. sentence)
-end
-
-local function has_nodes(name, rules)
-   return rules.nodes ~= nil and rules.nodes[name] == true
 end
 
 local function refuse_combined(features, by)
@@ -305,6 +319,26 @@ local function ask_for(name, job, has_to)
    end
 end
 
+-- With less memory than the smallest machine has, the job could only be held by its host. A job that
+-- has a node to itself (shared is 0) gets memory for all of the node's processors.
+local function check_memory(job, rules)
+   local asked, option, times = job.min_mem_per_node, "--mem", 1
+   if not asked and job.shared ~= 0 then
+      asked, option, times = job.min_mem_per_cpu, "--mem-per-cpu", job.min_cpus or slurm.NO_VAL
+   end
+   local least = rules.least_memory
+   if not least or not asked or asked == 0 or asked * times >= least then return end
+   refuse("A machine needs at least %d MiB of memory, and the job asks for %d MiB. Ask for %s=%dM "
+      .. "or more.", least, asked * times, option, math.ceil(least / times))
+end
+
+-- Slurm's own refusal does not tell what to do.
+local function remark_nodes(name)
+   slurm.log_user("encamp: Machines of environment '%s' are worker nodes, which -C %s asks for, too. "
+      .. "If Slurm refuses the job for an 'Invalid feature specification', an administrator has to "
+      .. "run 'encamp batch offer %s' first.", name, name, name)
+end
+
 -- For whoever reads the queue. What the site's own script has noted stays.
 local function note(job, name)
    local before = job.admin_comment
@@ -328,8 +362,12 @@ local function submit(job, partitions, uid)
    local known = known_environments(rules)
    if not named and not by_option then check_spelling(job.comment, known) end
    for _, one in pairs({ named or false, by_option or false }) do
+      if one and has_other_nodes(one, rules) then
+         refuse("Machines of environment '%s' are worker nodes of Grid Engine: only its own jobs "
+            .. "can ask for one, with 'qsub -l env=%s'.", one, one)
+      end
       if known and one and one ~= LEFT_ALONE and not known[one] and not has_nodes(one, rules) then
-         refuse_unknown(one, known)
+         refuse_unknown(one, known, rules)
       end
    end
    local name = named
@@ -339,20 +377,20 @@ local function submit(job, partitions, uid)
    if name == LEFT_ALONE then name = nil end
    if script ~= nil then job.script = script end
    if by_features then job.features = constraint end
-   if given(rules.bait_feature) and (given(job.script) or rules.spank) then
-      local machine = by_option or name
-      if machine and machine ~= LEFT_ALONE and not has_nodes(machine, rules) then
-         ask_for(rules.bait_feature, job, named or by_option)
-      end
+   local machine = (given(job.script) or rules.spank) and (by_option or name)
+   if machine and machine ~= LEFT_ALONE and not has_nodes(machine, rules) then
+      check_memory(job, rules)
+      if given(rules.bait_feature) then ask_for(rules.bait_feature, job, named or by_option) end
    end
    if name == nil then return end
 
    if has_nodes(name, rules) then
+      if named and not by_nodes then remark_nodes(name) end
       ask_for(name, job, true)
       return note(job, name)
    end
    if rules.environments and not rules.environments[name] then
-      refuse_unknown(name, rules.environments) -- It is a rule's.
+      refuse_unknown(name, rules.environments, rules) -- It is a rule's.
    end
    if not given(job.script) then
       if rules.spank or is_component(job) then

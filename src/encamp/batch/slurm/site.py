@@ -156,7 +156,9 @@ class SlurmSite:
                 continue
             self.held.callback(claim.close)
             return first
-        raise EncampError(Code.NO_ROOM, "No ports are free for a private Slurm site.")
+        raise EncampError(
+            Code.NO_ROOM, "No ports are free for a private Slurm site.", transient=True
+        )
 
     def _write(self) -> None:
         etc = self.directory / "etc"
