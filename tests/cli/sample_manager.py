@@ -31,6 +31,8 @@ class Answering:
         self.cancelled = threading.Event()
         self.refusal: EncampError | None = None
         """What every question is answered with, for as long as it is set."""
+        self.wrong: EncampError | None = None
+        """What is wrong with the files that describe environments."""
 
     async def __call__(
         self, peer: Peer, question: questions.Question
@@ -40,6 +42,8 @@ class Answering:
             raise self.refusal
         for item in await self._items(peer, question):
             yield item
+        if self.wrong is not None and isinstance(question, questions.AskEnvironments):
+            raise self.wrong
 
     async def _items(self, peer: Peer, question: questions.Question) -> list[msgspec.Struct]:
         site = self.site

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from encamp.describe.environments import UnreadError
 from encamp.home import Home
+from encamp.model.errors import Code, EncampError
 from tests.cli.sample_manager import Answering, answered
 from tests.cli.sample_site import Site
 from tests.conftest import ENCAMP
@@ -98,6 +100,30 @@ def test_what_of_ones_own_is_not_listed_beside_the_sites_is_said(desk: Desk) -> 
         assert "mine" not in printed
         assert f"{desk.file}:1:29: " in said
         assert "more mistakes" in said
+
+
+def test_what_is_wrong_with_the_sites_files_is_said_below_what_is_known(desk: Desk) -> None:
+    door = desk.here / "manager.sock"
+    desk.variables["ENCAMP_DOOR"] = str(door)
+    manager = Answering(Site(time.time()))
+    with answered(door, manager):
+        manager.wrong = UnreadError(["/etc/environments.yaml:2:1: this is not YAML."])
+        printed, said = desk.env("ls")
+        assert [line.split()[0] for line in printed.splitlines()[2:]] == ["tools"]
+        assert said == f"encamp: {manager.wrong.sentence}\n"
+        sentence, place = "There is a mistake in /etc/environments.yaml.", "environments.yaml:1:1:"
+        manager.wrong = EncampError(Code.CONFIGURATION, sentence, detail=place)
+        assert desk.env("ls")[1] == f"encamp: {sentence} {place}\n"
+        assert json.loads(desk.env("ls", "--json")[0])[0]["name"] == "tools"
+        manager.wrong = EncampError(Code.NOT_PERMITTED, "You may not.")
+        desk.env("ls", code=77)
+
+
+def test_mistake_in_ones_own_file_is_told_and_not_that_it_should_be_written(desk: Desk) -> None:
+    desk.write("a: [")
+    said = desk.env("show", "a", code=78)[1]
+    assert f"There is a mistake in {desk.file}." in said
+    assert f"{desk.file}:2:1: this is not YAML" in said
 
 
 def test_own_environment_that_extends_the_sites_is_listed_without_complaint(desk: Desk) -> None:

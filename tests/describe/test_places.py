@@ -150,8 +150,17 @@ def test_mistakes_elsewhere_do_not_stop_what_does_not_build_on_them(host: Host) 
     assert find_environment("mini").name == "mini"
     assert find_environment("mine").name == "mine"
     error = refused("broken")
-    assert error.code is Code.UNKNOWN_ENVIRONMENT
+    assert error.code is Code.CONFIGURATION
+    assert error.sentence == f"There is a mistake in {host.here}/environments.yaml."
     assert "environments.yaml:2:1: this is not YAML" in error.detail
+
+
+def test_file_that_makes_no_sense_is_blamed_for_what_may_be_missing_in_it(host: Host) -> None:
+    broken = host.write(host.user, "base: [")
+    host.write(host.here, "mine: {extends: base}")
+    assert refused("mine").sentence == f"There is a mistake in {broken}."
+    host.write(host.user, "base: {extends: mini}")
+    assert find_environment("mine").name == "mine"
 
 
 def test_all_mistakes_of_the_wanted_environments_file_are_told(host: Host) -> None:

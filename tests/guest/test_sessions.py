@@ -8,13 +8,16 @@ import resource
 
 import pytest
 
-from encamp.agent.copying import outcome
+from encamp.agent.copying import RAN_OUT, outcome, success
 from encamp.guest.channel import Exec
 from encamp.guest.frames import CREDIT_START, FLUSH, Type, encode, header
 from encamp.model.errors import Code, EncampError
+from encamp.model.machine import Machine, State
+from encamp.model.size import MIB, Size
 from tests.guest.support import Guest, read_all, run
 
 PATH = {"PATH": "/usr/bin:/bin"}
+IN_MEMORY = "What it writes is kept in its memory: --memory gives one more, or --disk a disk."
 
 
 def shell(script: str) -> Exec:
@@ -205,3 +208,26 @@ async def test_what_a_failing_command_said_controls_no_terminal(guest: Guest) ->
     assert ended.code == 3
     first, second = said.split("\n")
     assert (first, second.isprintable(), second.endswith("second")) == ("first", True, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "disk", "cure"),
+    [
+        ("big: No space left on device", 0, IN_MEMORY),
+        ("big: No space left on device", MIB, "--disk gives one more."),
+        (f"{RAN_OUT}, and its kernel ended processes for that.", 0, IN_MEMORY),
+        (f"{RAN_OUT}, and its kernel ended processes for that.", MIB, "--memory gives one more."),
+        ("big: Permission denied", 0, ""),
+    ],
+)
+async def test_what_did_not_fit_into_a_machine_says_what_gives_it_more(
+    guest: Guest, said: str, disk: int, cure: str
+) -> None:
+    size = Size(1, 128 * MIB, disk)
+    into = Machine("0" * 32, "work", 0, "here", "mini", "", size, State.RUNNING, "", 1.0, 1.0)
+    channel = await guest.open()
+    await channel.welcome()
+    stream = channel.execute(shell(f"echo '{said}' >&2; exit 1"))
+    with pytest.raises(EncampError) as raised:
+        await success(stream, "big could not be copied in", into)
+    assert (raised.value.code, raised.value.hint) == (Code.COPY_FAILED, cure)

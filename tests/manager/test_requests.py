@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from encamp.core.actions import PlaceMachines
 from encamp.core.happenings import Submitted
 from encamp.door.peer import Peer
 from encamp.door.questions import (
+    AskEnvironments,
     AskMachines,
     AskRequests,
     AskStatus,
@@ -734,6 +736,58 @@ async def test_nobody_is_told_of_environments_that_are_not_for_them(describing: 
     assert "ours" not in caught.value.hint
     with pytest.raises(EncampError, match="Did you mean 'ours'"):
         await describing.submit(ALICE, environment="our")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("ours: [", 0o644, ":2:1: this is not YAML: "),
+        ("ours: {extends: mini}", 0o666, " can be written to by others; "),
+    ],
+)
+async def test_file_of_the_site_that_cannot_be_read_is_blamed_for_what_is_missing(
+    describing: Bench,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    text: str,
+    mode: int,
+    why: str,
+) -> None:
+    file = tmp_path / "etc" / "environments.yaml"
+    file.write_text(text)
+    file.chmod(mode)
+    said = f"Not all environments of the site are known: {file}{why}"
+    for question in (
+        Submit(request=request(environment="ours")),
+        brings("mine", "mine: {extends: ours}"),
+        brings("yours", "yours: {extends: mini}\nmine: {extends: ours}"),
+        AskEnvironments(name="ours"),
+    ):
+        for peer in (ALICE, BOB):
+            with pytest.raises(EncampError) as caught:
+                await describing.answers(question, peer)
+            assert caught.value.code is Code.CONFIGURATION
+            assert caught.value.sentence.startswith(said)
+    # What does not build on it goes on, and those that are known are listed before the error.
+    await describing.submit(ALICE)
+    await describing.answers(brings("tools"), BOB)
+    listed = set()
+    with suppress(EncampError):
+        async for one in answer(describing.manager, ALICE, AskEnvironments()):
+            listed.add(msgspec.to_builtins(one)["name"])
+        pytest.fail("Nobody is told that some are missing.")
+    assert "mini" in listed
+    assert [said in message for message in caplog.messages].count(True) == 1
+    # Once more when it was mended and is broken again.
+    file.chmod(0o644)
+    file.write_text("ours: {extends: mini}")
+    await describing.submit(ALICE, environment="ours")
+    assert "ours" in [one.name for one in await describing.answers(AskEnvironments())]
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(EncampError, match="Not all environments"):
+        await describing.submit(ALICE, environment="ours")
+    assert [said in message for message in caplog.messages].count(True) == 2
 
 
 async def test_descriptions_without_end_are_refused(describing: Bench) -> None:

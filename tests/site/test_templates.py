@@ -82,6 +82,11 @@ def test_mistake_in_the_settings_is_told_before_anything_boots(
     assert b"settings.yaml:1:17: " in done.stderr
     assert b"freezing" not in done.stderr
     assert templates(encamp) == before
+    # Nor does it go unnoticed as long as there is a template.
+    settings.write_text("templat_limit: 3G\n")
+    done = encamp("run", "--", "true", variables=told, check=False)
+    assert done.returncode == 78
+    assert b"did you mean 'template_limit'?" in done.stderr
 
 
 def test_signal_while_a_template_is_made_leaves_nothing_of_it(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PATTERN = frozenset("*?[")
 SAID = 4096
 """How much of what a failing command says is kept."""
+RAN_OUT = "The memory of the machine ran out"
+"""How the guest program (memory.c) begins to say that the kernel has ended a command for it."""
 ROOT = User(name="root", uid=0, gid=0, group="root", groups=(0,), home="/root")
 """Who sets a machine up."""
 
@@ -146,7 +148,7 @@ async def copy_in(
             await stream.write(piece)
         await stream.end()
         failure = f"{copy.source} could not be copied to {directory}/{name}"
-        await success(stream, failure, full=more_room(machine))
+        await success(stream, failure, machine)
         copied.files += 1
     return copied
 
@@ -226,12 +228,19 @@ def builtin(channel: Channel, user: User, *words: str) -> Stream:
     )
 
 
-async def success(stream: Stream, failure: str, *, full: str = "") -> None:
-    """`full`: what to do if nothing more fits into the machine."""
+async def success(stream: Stream, failure: str, into: Machine | None = None) -> None:
+    """`into`: the machine that is copied into, and may have no room for all of it."""
     ended, words = await outcome(stream)
     if ended.code != 0:
-        hint = full if os.strerror(errno.ENOSPC) in words else ""
+        hint = "" if into is None else _cure(words, into)
         raise EncampError(Code.COPY_FAILED, f"{failure}.", hint, detail=words)
+
+
+def _cure(said: str, machine: Machine) -> str:
+    """What gives a machine more of that which it ran out of while it was copied into."""
+    if RAN_OUT in said and machine.size.disk:
+        return "--memory gives one more."
+    return more_room(machine) if RAN_OUT in said or os.strerror(errno.ENOSPC) in said else ""
 
 
 def more_room(machine: Machine) -> str:

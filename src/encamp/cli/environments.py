@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +40,7 @@ def env_ls(as_json: AsJson = False, local: Local = False) -> None:
 
     library = open_library()
     through_site = site_door(local=local) is not None
-    of_site = _of_site() if through_site else []
+    of_site, wrong = _of_site() if through_site else ([], None)
     listed = [*of_site]
     listed += _of_files(library, {one.name for one in listed}, own=through_site)
     if as_json:
@@ -52,17 +53,31 @@ def env_ls(as_json: AsJson = False, local: Local = False) -> None:
         columns = ("name", "image", "size", "file", "summary")
         show_list(columns, rows, below=("summary", "file"))
     _tell_ignored(library)
+    if wrong is not None:
+        remark(" ".join([wrong.sentence, *wrong.detail.splitlines()[:1]]))
     if through_site:
         _tell_left_out(library, of_site)
     else:
         library.mistakes.raise_any()
 
 
-def _of_site() -> list[SiteEnvironment]:
-    from encamp.cli.asking import asked
+def _of_site() -> tuple[list[SiteEnvironment], EncampError | None]:
+    """Those of the site's, and what is wrong with its files."""
+    from encamp.cli.asking import asked, door
+    from encamp.door.client import ask
     from encamp.door.questions import AskEnvironments, SiteEnvironment
 
-    return asked(AskEnvironments(), SiteEnvironment)
+    try:
+        return asked(AskEnvironments(), SiteEnvironment), None
+    except EncampError as error:
+        if error.code is not Code.CONFIGURATION:
+            raise
+        wrong = error
+    # What came before the error can be used all the same.
+    found: list[SiteEnvironment] = []
+    with suppress(EncampError):
+        found.extend(ask(door(), AskEnvironments(), SiteEnvironment))
+    return found, wrong
 
 
 def _of_files(library: Library, but: set[str], *, own: bool) -> list[SiteEnvironment]:

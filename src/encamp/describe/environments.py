@@ -24,6 +24,18 @@ KEPT = "environments"
 """Where in the cache what was read from descriptions is kept."""
 
 
+class UnreadError(EncampError):
+    """A manager could not read one of its files. What was asked for may be described there."""
+
+    def __init__(self, unread: list[str]) -> None:
+        super().__init__(
+            Code.CONFIGURATION,
+            f"Not all environments of the site are known: {unread[0]}",
+            "Whoever runs the site can mend that file.",
+            detail="\n".join(unread[1:]),
+        )
+
+
 def find_environment(name: str) -> Environment:
     """An environment of the files that the caller's request is to be judged by.
 
@@ -56,8 +68,8 @@ def host_environment(name: str) -> Environment | None:
     searched = places.environment_places()[: Level.HERE]
     try:
         return _find(name, searched)
-    except EncampError as error:
-        if error.code is not Code.UNKNOWN_ENVIRONMENT or is_described(name, searched):
+    except EncampError:
+        if is_described(name, searched):
             raise
         return None
 
@@ -69,6 +81,46 @@ def is_described(name: str, searched: list[places.Place]) -> bool:
 def is_shipped(environment: Environment) -> bool:
     """Does every host know it?"""
     return environment.origin == places.shipped_environments().path
+
+
+def managed_environment(name: str) -> Environment:
+    """One of a manager's, for somebody who does not see its files: what is wrong with them is not
+    to look as if they did not describe it."""
+    try:
+        return find_environment(name)
+    except EncampError:
+        library = open_library()
+        _check_read(library, _unread(library), name)
+        raise
+
+
+def managed_environments() -> tuple[dict[str, Environment], EncampError | None]:
+    """All of a manager's that can be used, and what is wrong with its files."""
+    library = open_library()
+    described, unread = library.all(), _unread(library)
+    if unread:
+        return described, UnreadError(unread)
+    return described, library.mistakes.error() if library.mistakes else None
+
+
+def _check_read(library: Library, unread: list[str], name: str) -> None:
+    """Is anything missing that files which could not be read may describe?"""
+    if unread and _lacks(library, name):
+        raise UnreadError(unread)
+
+
+def _lacks(library: Library, name: str) -> bool:
+    """Is the environment not described, or something that its files extend?"""
+    if name not in library.described:
+        return True
+    mistakes = library.mistakes
+    return not mistakes.strangers.isdisjoint(mistakes.of(library.sources_of(name)).found)
+
+
+def _unread(library: Library) -> list[str]:
+    """Why it is not known what some files describe: sentences."""
+    senseless = library.mistakes.of(library.senseless)
+    return [*library.ignored, *(f"{mistake}." for mistake in sorted(senseless.found))]
 
 
 def own_files(name: str) -> tuple[DescriptionFile, ...]:
@@ -106,7 +158,8 @@ def environment_in(
     """An environment that somebody else describes in files of his own, which are judged like those
     of a current directory. `usable`: may he use what is for these users? What he may not use he can
     neither extend nor refer to: nobody is to read here what he could not read himself."""
-    library = _library(places.look(places.environment_places()))
+    library = open_library()
+    unread = _unread(library)
     for other in list(library.described):
         if not usable(library.users_of(other)):
             del library.described[other]
@@ -114,6 +167,7 @@ def environment_in(
         rank = len(places.environment_places()) + number
         source = Source(file.path, Level.HERE, rank, file.directory, file.path)
         library.add(source, file.text.encode())
+    _check_read(library, unread, name)
     return _choose(library, name)
 
 
@@ -190,6 +244,9 @@ def _library(found: list[places.Found], *, anybody: bool = False) -> Library:
 
 
 def _choose(library: Library, name: str) -> Environment:
+    if _lacks(library, name):
+        # What is missed may be described in a file that makes no sense.
+        library.mistakes.of(library.senseless).raise_any()
     if name not in library.described:
         raise _unknown(library, name)
     library.described_again(name).raise_any()
@@ -224,7 +281,7 @@ def _unknown(library: Library, name: str) -> EncampError:
     # Its description may be where we could not or would not read it.
     return EncampError(
         Code.UNKNOWN_ENVIRONMENT,
-        f"There is no environment '{name}'.",
+        _none_of(name),
         nearest(name, usable),
         detail=_wrong(library, sorted(library.mistakes.found)),
     )
@@ -253,9 +310,11 @@ def unknown_environment(name: str, usable: Callable[[tuple[str, ...]], bool]) ->
         for other in library.described
         if not library.is_abstract(other) and usable(library.users_of(other))
     ]
-    return EncampError(
-        Code.UNKNOWN_ENVIRONMENT, f"There is no environment '{name}'.", nearest(name, known)
-    )
+    return EncampError(Code.UNKNOWN_ENVIRONMENT, _none_of(name), nearest(name, known))
+
+
+def _none_of(name: str) -> str:
+    return f"There is no environment '{name}'." if name else "The environment's name is empty."
 
 
 def also_here(name: str) -> EncampError:

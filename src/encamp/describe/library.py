@@ -52,6 +52,8 @@ class Library:
         self.mistakes = Mistakes()
         self.ignored: list[str] = []
         """Files that were not read, and why."""
+        self.senseless: set[Source] = set()
+        """Files that were read, and are no descriptions: what they were to describe is unknown."""
         self._again: dict[str, Mistakes] = {}
         self._limited: set[int] = set()
         """The ranks of files with environments that are not for everybody."""
@@ -68,6 +70,7 @@ class Library:
         with _collector_paused():
             root = read_mapping(source, data, self.mistakes)
             if root is None:
+                self.senseless.add(source)
                 return
             added = [
                 description

@@ -10,6 +10,7 @@ import time
 
 from encamp.describe import compiled, places
 from encamp.home import default_home
+from encamp.model.errors import Code, EncampError
 from encamp.model.settings import Settings, Signatures
 from encamp.model.size import parse_bytes
 
@@ -18,6 +19,11 @@ KEPT = "environments"
 
 LIMIT = "ENCAMP_IMAGE_LIMIT"
 """A variable for one command; like a user's file, it cannot allow more than the site does."""
+
+
+class SettingsError(EncampError):
+    """A mistake in the settings. Whatever is asked for here fails over it until it is mended; what
+    is asked for is not to blame."""
 
 
 def load_settings() -> Settings:
@@ -46,18 +52,20 @@ def _read(found: list[places.Found]) -> Settings:
 
 def _load(found: list[places.Found]) -> Settings:
     from encamp.describe.setting_files import read_settings
-    from encamp.model.errors import Code, EncampError
 
     files = places.read(found)
     for entry in found:
         # What a site requires cannot be left out because its file is unreadable.
         if entry.refused:
-            raise EncampError(
+            raise SettingsError(
                 Code.CONFIGURATION, entry.refused, "Settings decide what is trusted here."
             )
     settings = Settings()
-    for read in read_settings(files):
-        settings = combined(settings, read)
+    try:
+        for read in read_settings(files):
+            settings = combined(settings, read)
+    except EncampError as error:
+        raise SettingsError(error.code, error.sentence, error.hint, detail=error.detail) from error
     return settings
 
 

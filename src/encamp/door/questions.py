@@ -280,7 +280,8 @@ class AskWhy(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
 
 
 class AskEnvironments(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Answered by `SiteEnvironment`s: those that whoever asks may use."""
+    """Answered by `SiteEnvironment`s: those that whoever asks may use. If something is wrong with
+    the site's files, that error comes after them."""
 
     name: str = ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from encamp.describe.environments import all_environments, is_shipped
+from encamp.describe.environments import is_shipped
 from encamp.door import questions
 from encamp.door.peer import Peer, check_asker
 from encamp.manager import restoration
@@ -74,17 +73,16 @@ async def ask_audit(manager: Manager, peer: Peer, asked: questions.AskAudit) -> 
 async def ask_environments(
     manager: Manager, peer: Peer, asked: questions.AskEnvironments
 ) -> Answer:
-    # Reading many descriptions takes its time.
-    described = await asyncio.to_thread(all_environments)
+    described, wrong = await manager.desk.requests.environments.all()
     everything = is_administrator(peer)
     found = [
         environment
-        for environment in described.values()
+        for environment in described
         if asked.name in ("", environment.name)
         and may_use(environment.users, peer, administrator=everything)
     ]
     if asked.name and not found:
-        raise EncampError(
+        raise wrong or EncampError(
             Code.UNKNOWN_ENVIRONMENT,
             f"There is no environment '{asked.name[:64]}' that {peer.user} may use.",
             "'encamp env ls' lists them.",
@@ -92,6 +90,8 @@ async def ask_environments(
     for environment in found:
         file = environment.origin if everything else ""
         yield questions.site_environment(environment, file, shipped=is_shipped(environment))
+    if wrong is not None and not asked.name:
+        raise wrong  # Others may be missing.
 
 
 async def forget_host(manager: Manager, peer: Peer, asked: questions.ForgetHost) -> Answer:

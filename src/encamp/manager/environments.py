@@ -4,15 +4,18 @@ along with a request. Changes in the files count from the next request on."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from encamp.describe import places
 from encamp.describe.environments import (
+    UnreadError,
     all_environments,
     environment_in,
-    find_environment,
+    managed_environment,
+    managed_environments,
     unknown_environment,
 )
 from encamp.door.peer import Peer
@@ -27,12 +30,16 @@ LONGEST_FILES = 100_000
 """Characters of all files that somebody may bring along with a request."""
 LONGEST_PATH = 4096
 
+LOG = logging.getLogger(__name__)
+
 
 class Environments:
     def __init__(self) -> None:
         self._stamps: list[tuple[bytes | int, ...]] = []
         self._known: dict[str, Environment] = {}
         self._brought: dict[object, Environment] = {}
+        self._noted = ""
+        """What was logged of the files as they are now."""
         # Descriptions of strangers can be costly to read: they wait for each other and not for us.
         self._reading = asyncio.Lock()
 
@@ -43,7 +50,7 @@ class Environments:
         known = self._known.get(name)
         if known is None:
             # Reading many descriptions takes its time.
-            known = await asyncio.to_thread(find_environment, name)
+            known = await self._read(managed_environment, name)
             if stamps == self._stamps and not places.just_changed(found, now):
                 self._known[name] = known
         return known
@@ -56,7 +63,7 @@ class Environments:
         try:
             environment = await self.find(name)
         except EncampError as error:
-            if error.code is not Code.UNKNOWN_ENVIRONMENT:
+            if error.code is not Code.UNKNOWN_ENVIRONMENT and not isinstance(error, UnreadError):
                 raise
             if files:
                 return await self._bring(peer, name, files, administrator=administrator), True
@@ -82,7 +89,7 @@ class Environments:
             found = self._look()
             known = self._brought.get(asked)
             if known is None:
-                known = await asyncio.to_thread(
+                known = await self._read(
                     environment_in,
                     name,
                     files,
@@ -95,12 +102,34 @@ class Environments:
         check_use(known, peer, administrator=administrator)
         return known
 
+    async def all(self) -> tuple[list[Environment], EncampError | None]:
+        """Those that can be used, and what is wrong with the site's files."""
+        self._look()
+        described, wrong = await asyncio.to_thread(managed_environments)
+        if isinstance(wrong, UnreadError):
+            self._note(wrong)
+        return list(described.values()), wrong
+
+    async def _read(self, read: Callable[..., Environment], *arguments: object) -> Environment:
+        """In a thread: reading many descriptions takes its time."""
+        try:
+            return await asyncio.to_thread(read, *arguments)
+        except UnreadError as error:
+            self._note(error)
+            raise
+
+    def _note(self, unread: UnreadError) -> None:
+        """Log that a file cannot be read, once and not for each who asks."""
+        if unread.sentence != self._noted:
+            self._noted = unread.sentence
+            LOG.warning("%s", unread.sentence)
+
     def _look(self) -> list[places.Found]:
         """What was known is forgotten if the site's files have changed."""
         found = places.look(places.environment_places())
         stamps = [entry.stamp for entry in found]
         if stamps != self._stamps:
-            self._stamps, self._known = stamps, {}
+            self._stamps, self._known, self._noted = stamps, {}, ""
             self._brought.clear()
         return found
 
@@ -133,7 +162,7 @@ def _is_in(environment: Environment, files: Sequence[DescriptionFile]) -> bool:
 
 def _unknown(error: EncampError, peer: Peer, name: str, *, administrator: bool) -> EncampError:
     """Only what somebody may use is suggested to him."""
-    if administrator:
+    if administrator or isinstance(error, UnreadError):
         return error
     return unknown_environment(name, lambda users: may_use(users, peer, administrator=False))
 

@@ -15,6 +15,7 @@ from encamp.agent.commands.directory import CommandDirectory, Request, Result
 from encamp.agent.commands.stage import IMAGE, START, Stage
 from encamp.agent.commands.supervising import Commands
 from encamp.agent.commands.tracked import Tracked
+from encamp.describe.settings import SettingsError
 from encamp.machines.engine import MachineKilledError
 from encamp.model.command import CommandState
 from encamp.model.errors import Code, EncampError
@@ -37,6 +38,8 @@ def test_job_is_told_what_a_failed_build_has_said_last() -> None:
         (EncampError(Code.DISK_FULL, "The disk is full."), False, None),
         (EncampError(Code.DISK_FULL, "The disk is full."), True, None),
         (EncampError(Code.NO_ROOM, "There is no room."), False, None),
+        (SettingsError(Code.CONFIGURATION, "There is a mistake in settings.yaml."), False, None),
+        (SettingsError(Code.CONFIGURATION, "There is a mistake in settings.yaml."), True, None),
         (EncampError(Code.BUILD_FAILED, "It cannot be built."), True, Fault.UNFETCHED),
         (EncampError(Code.NO_ANSWER, "It does not answer."), False, Fault.UNCLEAR),
         (MachineKilledError(Code.MACHINE_LOST, "It was killed."), False, Fault.KILLED),

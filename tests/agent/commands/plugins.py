@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +92,15 @@ def lie(context: Context) -> int:
 
 def vanish(context: Context) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sever(context: Context) -> int:
+    """Write to a peer that has gone; return how a program ends that is told of the same."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(BrokenPipeError):
+        os.write(writer, b"more")
+    return subprocess.run(["sh", "-c", "kill -PIPE $$"], check=False).returncode
 
 
 async def wait(context: Context, *, file: str) -> None:

@@ -80,6 +80,19 @@ async def test_however_many_carriers_are_made_a_command_is_carried_out_once(
     assert counter.read_text() == "once\n"
 
 
+@pytest.mark.parametrize("forked", [True, False])
+async def test_a_peer_that_has_gone_ends_programs_and_no_command(host: Home, forked: bool) -> None:
+    async with prepared(host, []) as process:
+        directory = taken(host, "severed", "sever")
+        started = None if forked else start_carrier(directory, host)
+        if started is None:
+            assert await process.start(directory) is not None
+        done = await result(directory)
+        assert (done.state, done.value) == (CommandState.DONE, -signal.SIGPIPE), done.reason
+        if started is not None:
+            await asyncio.to_thread(os.waitpid, started, 0)
+
+
 async def test_what_it_has_begun_goes_on_without_it(host: Home, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_text("one\n")

@@ -28,7 +28,7 @@ from encamp.meeting.frames import Role
 from encamp.meeting.kept import FETCHED
 from encamp.meeting.tickets import digest
 from encamp.model.command import CommandState
-from encamp.model.errors import EncampError
+from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Copy
 from encamp.model.request import Request
 from encamp.model.site import Site
@@ -239,6 +239,28 @@ async def test_what_is_wrong_with_a_request_is_told_as_its_own_fault(
     assert (result.began, result.final, result.environment) == (False, final, False), result
     assert sentence in result.failure
     assert asker.heard[id_of(wanted)].phase == ("image" if "image" in change else "")
+
+
+@pytest.mark.parametrize("words", [("true",), ()])
+async def test_a_mistake_in_the_settings_fails_a_job_at_once_and_is_no_fault_of_the_environment(
+    home: Home,
+    asker: Asker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("templat_limit: 3G\n")
+    monkeypatch.setenv("ENCAMP_USER_CONFIG", str(tmp_path))
+    async with asker.agent(home) as commands:
+        result = await run(asker, commands, request(*words))
+        assert (result.began, result.final, result.environment) == (False, True, False), result
+        assert result.code is Code.CONFIGURATION
+        assert f"There is a mistake in {settings}. {settings}:1:1: " in result.failure
+        assert "did you mean 'template_limit'?" in result.failure
+        # Nothing keeps the next one from being tried.
+        settings.unlink()
+        assert (await run(asker, commands, request("true"))).exit_code == 0
 
 
 @pytest.mark.parametrize("whom", ["agent", "carrier", "prepared"])

@@ -8,6 +8,7 @@ import logging
 import random
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -108,6 +109,19 @@ async def test_what_makes_no_sense_is_refused(calls: Calling) -> None:
         told = msgspec.json.decode(answer.content, type=Problem)
         assert told.sentence.endswith((".", "?"))
         assert "Traceback" not in answer.text
+
+
+async def test_file_that_cannot_be_read_keeps_no_others_environments_from_being_listed(
+    calls: Calling, tmp_path: Path
+) -> None:
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "environments.yaml").write_text("tools: [")
+    caller = await calls.caller()
+    listed = await caller.get("/v1/environments")
+    assert "mini" in [one["name"] for one in listed.json()["items"]]
+    missing = await caller.get("/v1/environments/tools")
+    assert missing.status_code == 422
+    assert "environments.yaml:2:1: this is not YAML" in missing.json()["sentence"]
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/msgpack", "text/plain"])

@@ -21,6 +21,7 @@ from encamp.agent.keeper import Keeper
 from encamp.agent.live import Live
 from encamp.agent.phases import Phases
 from encamp.agent.reuse import Idle, may_reuse, take_idle
+from encamp.describe.settings import SettingsError
 from encamp.guest.channel import Channel
 from encamp.machines.engine import Engine, MachineKilledError
 from encamp.model.environment import Environment
@@ -39,7 +40,7 @@ Machines = AsyncIterator[tuple[Machine, Engine, Channel]]
 
 def fault_of(error: EncampError, *, fetching: bool) -> Fault | None:
     """Of a machine that did not come up. `fetching`: its image was being got."""
-    if error.code in OURS:
+    if error.code in OURS or isinstance(error, SettingsError):
         return None
     if fetching:
         return Fault.UNFETCHED

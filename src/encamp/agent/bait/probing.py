@@ -66,6 +66,7 @@ async def probe(
     from encamp.agent.keeper import Keeper
     from encamp.agent.phases import Phases
     from encamp.describe.environments import find_environment
+    from encamp.describe.settings import SettingsError
     from encamp.model.job import MachineRequest
 
     wanted, found = msgspec.convert(size, Size), find_environment(environment)
@@ -94,7 +95,8 @@ async def probe(
             progress=Lines(context),
         )
     except EncampError as error:
-        fault = None if error.code in SAYS_NOTHING else Fault.UNCLEAR
+        says_nothing = error.code in SAYS_NOTHING or isinstance(error, SettingsError)
+        fault = None if says_nothing else Fault.UNCLEAR
         return Carried(failure=error.sentence, fault=fault)
     await live.destroy()
     return Carried(came_up=True)

@@ -19,6 +19,7 @@ from encamp.agent.keeper import Keeper
 from encamp.agent.phases import Phases
 from encamp.agent.reuse import may_reuse, run_again, take_idle
 from encamp.agent.run import Control, Window, run_in, run_job
+from encamp.describe.settings import SettingsError, load_settings
 from encamp.door.questions import Exec
 from encamp.home import default_home
 from encamp.meeting.host import Conversation
@@ -130,6 +131,8 @@ class Part:
 
     async def image(self, progress: Progress) -> None:
         """Wait for what is being got for all owners."""
+        # Getting it fails over a mistake in the site's settings, too, and would be counted.
+        load_settings()
         if self.ground.fetching is not None:
             self._image()
             await self.ground.fetching.done(progress)
@@ -151,13 +154,17 @@ class Part:
         )
 
     def failed(self, error: EncampError) -> PartResult:
+        failure, of_settings = error.sentence, isinstance(error, SettingsError)
+        if of_settings:
+            # Whoever asks later is told this sentence alone, and needs the place of the mistake.
+            failure = " ".join([failure, *error.detail.splitlines()])
         # What is wrong with somebody's own description is wrong everywhere, until he mends it.
-        blamed = self.own or error.code in REQUEST
+        blamed = self.own or error.code in REQUEST or of_settings
         final = self.gone or (blamed and not error.transient and error.code is not Code.NO_ROOM)
         return PartResult(
             machine=self.machine,
             began=self.began,
-            failure=error.sentence,
+            failure=failure,
             code=error.code,
             hint=error.hint,
             image=not (self.began or final) and error.code in IMAGE_MISSING,

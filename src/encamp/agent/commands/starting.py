@@ -33,8 +33,10 @@ RECOVERING, CLEARING = 60.0, 15.0
 what lies there, or by stopping what is the owner's own process."""
 
 LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-DEFAULT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-"""Signals that mean to a carrier what they mean to any process."""
+DEFAULT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that mean to a carrier what they mean to any process. SIGPIPE is not among them: Python
+ignores it, and a fork of a prepared process has to, too. A peer that has gone is an error there,
+and no reason to end. Programs that a command starts get the default back."""
 
 
 def start_carrier(directory: CommandDirectory, home: Home) -> int:
