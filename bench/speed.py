@@ -34,7 +34,7 @@ bench-speed:
   image: {packages+: [gcc, libc6-dev, python3-minimal, libpython3-stdlib]}
 """
 SIDES = {
-    "usermode": ["--driver", "usermode"],
+    "usermode": ["--driver", "usermode", "--isolation", "kernel"],
     "usermode, namespace": ["--driver", "usermode", "--isolation", "namespace"],
     "emulation": ["--driver", "emulation"],
 }

@@ -27,6 +27,8 @@ from tests.conftest import ENCAMP, Encamp, machine_processes
 pytestmark = pytest.mark.site
 
 MIB = 1 << 20
+ISOLATIONS = ["namespace"] if usermode.own_kernel() is None else ["namespace", "kernel"]
+"""What user-mode Linux has here: with Debian's kernel, or with one that `make kernel` has built."""
 
 
 @pytest.fixture
@@ -38,15 +40,19 @@ def start(encamp_environment: dict[str, str], nothing_left: None, tmp_path: Path
 def driver(request: pytest.FixtureRequest, encamp_environment: dict[str, str]) -> Iterator[str]:
     """The driver of all machines that the test makes."""
     encamp_environment["ENCAMP_DRIVER"] = request.param
+    if request.param == "usermode":
+        encamp_environment["ENCAMP_ISOLATION"] = ISOLATIONS[-1]
     yield str(request.param)
     del encamp_environment["ENCAMP_DRIVER"]
+    encamp_environment.pop("ENCAMP_ISOLATION", None)
 
 
 def test_machine_says_what_it_is_made_of(encamp: Encamp, driver: str) -> None:
     shown = {"emulation": "emulated", "usermode": "user-mode"}[driver]
     encamp("start", "--name", "made")
     record = json.loads(encamp("show", "--json", "made").stdout)
-    assert (record["driver"], record["isolation"]) == (driver, "kernel")
+    isolation = "kernel" if driver == "emulation" else ISOLATIONS[-1]
+    assert (record["driver"], record["isolation"]) == (driver, isolation)
     assert shown in encamp("ps").stdout.decode()
     timings = encamp("run", "--timings", "--", "true").stderr.decode()
     assert shown in timings
@@ -189,30 +195,40 @@ def test_whatever_process_is_killed_nothing_is_left(
 
 @pytest.fixture
 def user_mode(encamp_environment: dict[str, str]) -> Iterator[None]:
-    encamp_environment["ENCAMP_DRIVER"] = "usermode"
+    encamp_environment.update(ENCAMP_DRIVER="usermode", ENCAMP_ISOLATION=ISOLATIONS[-1])
     yield
-    del encamp_environment["ENCAMP_DRIVER"]
+    for name in ("ENCAMP_DRIVER", "ENCAMP_ISOLATION"):
+        del encamp_environment[name]
 
 
-@pytest.mark.parametrize("isolation", ["kernel", "namespace"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_root_inside_finds_no_way_to_the_host(
     encamp: Encamp, user_mode: None, isolation: str, tmp_path: Path
 ) -> None:
+    """Where a kernel has ways to the host's files, its process has none."""
     (tmp_path / "secret").write_text("of the host")
-    script = """
-        for name in /dev/mem /dev/kmem /dev/port /sys/kernel/debug/gpio; do
-            [ -e $name ] && echo "there is $name"
-        done
+    script = f"""
         mkdir /tmp/host
-        mount -t hostfs none /tmp/host -o / && echo "hostfs shows the host"
-        mount -t virtiofs encamp /tmp/host && echo "there is a virtiofs"
-        ls /sys/class/net
+        mount -t hostfs none /tmp/host -o / 2>/dev/null
+        for file in {tmp_path}/secret {Path(__file__)} /etc/passwd /etc/shadow /root/.profile; do
+            cat /tmp/host$file 2>/dev/null && echo "$file can be read"
+        done
+        touch /tmp/host{tmp_path}/made 2>/dev/null && echo "files can be made"
+        rm /tmp/host{tmp_path}/secret 2>/dev/null && echo "files can be removed"
+        mount -t virtiofs encamp /tmp/host 2>/dev/null && echo "there is a virtiofs"
         [ $(ls /sys/block | grep -c ubd) -le 2 ] || echo "there are more disks"
         dd if=/dev/zero of=/dev/ubda bs=512 count=1 2>/dev/null && echo "the image can be changed"
+        if [ {isolation} = kernel ]; then
+            for name in /dev/mem /dev/kmem /dev/port /sys/kernel/debug/sleep_time; do
+                [ -e $name ] && echo "there is $name"
+            done
+            grep hostfs /proc/filesystems
+        fi
         echo done
     """
     done = encamp("run", "--isolation", isolation, "--", "sh", "-c", script)
-    assert done.stdout == b"lo\ndone\n"
+    assert done.stdout == b"done\n"
+    assert os.listdir(tmp_path) == ["secret"]
 
 
 def test_kernel_that_panics_tells_its_last_words(encamp: Encamp, user_mode: None) -> None:

@@ -191,7 +191,7 @@ async def _driver(
     if asked is not None:
         check_driver(DRIVERS[asked], wanted)
     if asked is DriverName.USERMODE:
-        await asyncio.to_thread(usermode.get_kernel, home, progress)
+        await asyncio.to_thread(usermode.get_kernel, home, wanted.isolation, progress)
         return asked
     if asked is DriverName.EMULATION:
         return asked

@@ -96,6 +96,7 @@ LeastIsolation = Annotated[
     Isolation | None,
     typer.Option(
         "--isolation",
+        envvar="ENCAMP_ISOLATION",
         help="The weakest that you take of what keeps its guest in: the processor, a kernel of its"
         " own, or namespaces.",
         show_default="as the environment says: kernel",

@@ -7,6 +7,7 @@ child and is the device behind the guest's ports, so guests are spoken to as tho
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import string
@@ -41,6 +42,9 @@ MONITOR = "supervisor"
 
 ANSWER = 10.0
 """Seconds that the supervisor has to answer."""
+
+FIRST_DESCRIPTOR = 16
+"""Lower ones may be taken for the C library of the kernel."""
 
 MEMORY_FILES = "/dev/shm"
 """Where the kernel makes the file that is the machine's memory; it has no name there."""
@@ -99,8 +103,9 @@ def own_kernel() -> Path | None:
     return KERNEL if KERNEL.exists() else None
 
 
-def get_kernel(home: Home, progress: Progress) -> None:
-    """See that there is a kernel to run: one that was built here, or Debian's, which is fetched."""
+def get_kernel(home: Home, least: Isolation, progress: Progress) -> None:
+    """See that there is a kernel to run that keeps its guest in well enough: one that was built
+    here, or Debian's, which is fetched."""
     if not SUPERVISOR.exists():
         raise EncampError(
             Code.PROGRAM_MISSING,
@@ -109,6 +114,14 @@ def get_kernel(home: Home, progress: Progress) -> None:
         )
     if own_kernel() is not None:
         return
+    if not Isolation.NAMESPACE.satisfies(least):
+        raise EncampError(
+            Code.CONFIGURATION,
+            "With Debian's user-mode kernel a machine's isolation is 'namespace': root inside can"
+            " reach the memory of that kernel, and by it the files that its process may read.",
+            "Say --isolation namespace if that is enough. 'make kernel' in the source tree builds a"
+            " kernel whose isolation is 'kernel'.",
+        )
     if confinement() == "none":
         raise EncampError(
             Code.CONFIGURATION,
@@ -188,8 +201,12 @@ def launch(blueprint: Blueprint, origin: Boot) -> UserMode:
     plan.devices += ["/dev/null"]
     with ExitStack() as held:
 
-        def inherit(path: Path, flags: int = os.O_RDONLY) -> int:
-            fd = os.open(path, flags | os.O_CLOEXEC)
+        def inherit(path: Path) -> int:
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fd = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+            finally:
+                os.close(opened)
             held.callback(os.close, fd)
             plan.descriptors.append(fd)
             return fd
