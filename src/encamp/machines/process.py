@@ -215,19 +215,20 @@ class Process:
         self._reap()
 
     async def kill(self) -> None:
-        with _family(self.pid) as family:
+        with _below(self.pid) as others:
             self.signal(signal.SIGKILL)
             await self.ended()
-            await asyncio.to_thread(_all_end, family)
+            if others:
+                await asyncio.to_thread(_end_all, others)
 
     def kill_now(self, patience: float | None = None) -> None:
         """The same without an event loop. `patience`: seconds to wait for its end at most, for one
         that is nobody's child of ours."""
-        with _family(self.pid) as family:
+        with _below(self.pid) as others:
             self.signal(signal.SIGKILL)
             if is_readable(self._fd, patience):
                 self._reap()
-            _all_end(family)
+            _end_all(others)
 
     def _reap(self) -> None:
         if self._child is not None:
@@ -244,27 +245,35 @@ class Process:
             self._fd = -1
 
 
-@contextlib.contextmanager
-def _family(pid: int) -> Iterator[list[int]]:
-    """Descriptors of the processes below one. They are killed with it, by the kernel, and are gone
-    a moment later: a machine is over when nothing works in its directory any more."""
+def family(pid: int) -> list[int]:
+    """A process and all below it."""
     pids = [pid]
     for one in pids:
         with contextlib.suppress(OSError):
             children = Path(f"/proc/{one}/task/{one}/children").read_text()
             pids += map(int, children.split())
+    return pids
+
+
+@contextlib.contextmanager
+def _below(pid: int) -> Iterator[list[int]]:
+    """Descriptors of the processes below one. The kernel kills most of them with it, soon after:
+    a machine is over when nothing works in its directory any more."""
     with contextlib.ExitStack() as held:
-        family = []
-        for one in pids[1:]:
+        found = []
+        for one in family(pid)[1:]:
             with contextlib.suppress(OSError):
                 fd = os.pidfd_open(one)
                 held.callback(os.close, fd)
-                family.append(fd)
-        yield family
+                found.append(fd)
+        yield found
 
 
-def _all_end(family: list[int]) -> None:
-    for fd in family:
+def _end_all(processes: list[int]) -> None:
+    for fd in processes:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    for fd in processes:
         is_readable(fd, LAST_MOMENTS)
 
 

@@ -24,6 +24,7 @@ from encamp.agent.reuse import Idle, may_reuse, take_idle
 from encamp.describe.settings import SettingsError
 from encamp.guest.channel import Channel
 from encamp.machines.engine import Engine, MachineKilledError
+from encamp.machines.process import family
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Job, MachineRequest, User
@@ -171,19 +172,22 @@ class Housing:
         await live.let_go()
 
     def _measure(self, engine: Engine, before: float = 0.0) -> None:
-        """What the machine's process has used, while it is there. `before`: for others."""
+        """What the machine's processes have used, while they are there. `before`: for others."""
         self.cpu_seconds = max(0.0, _processor_time(engine) - before)
-        with suppress(OSError, ValueError):
-            status = Path(f"/proc/{engine.process.pid}/status").read_text()
-            for line in status.splitlines():
-                if line.startswith("VmHWM:"):
-                    self.peak_memory = int(line.split()[1]) * 1024
+        # Of several, one has the memory of all.
+        for pid in family(engine.process.pid):
+            with suppress(OSError, ValueError):
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                    if line.startswith("VmHWM:"):
+                        peak = int(line.split()[1]) * 1024
+                        self.peak_memory = max(self.peak_memory or 0, peak)
 
 
 def _processor_time(engine: Engine) -> float:
-    """Seconds of processors that the machine's process has used."""
-    with suppress(OSError, ValueError, IndexError):
-        stat = Path(f"/proc/{engine.process.pid}/stat").read_bytes()
-        fields = stat.rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-    return 0.0
+    """Seconds of processors that the machine's processes have used, those that have ended too."""
+    total = 0.0
+    for pid in family(engine.process.pid):
+        with suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            total += sum(map(int, fields[11:15])) / TICKS
+    return total
