@@ -28,7 +28,14 @@ from encamp.machines.hardware import Hardware
 from encamp.machines.processor import processor
 from encamp.machines.storage import KEPT, choose
 from encamp.machines.tap import Tap
-from encamp.model.driver import DRIVERS, DriverName, Isolation, Wanted, check_driver
+from encamp.model.driver import (
+    DRIVERS,
+    DriverError,
+    DriverName,
+    Isolation,
+    Wanted,
+    check_driver,
+)
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.image import Image
@@ -197,14 +204,14 @@ async def _driver(
         return asked
     verdict = await usable_accelerator(home, images, image, wish.user, progress)
     if asked is not None and verdict.driver is not asked:
-        raise EncampError(
+        raise DriverError(
             Code.CONFIGURATION,
             f"The driver '{asked.value}' does not work on this host: {verdict.reason}.",
             "'encamp accelerator' tells more. Leave --driver out to take what works.",
         )
     isolation = DRIVERS[verdict.driver].isolation
     if not isolation.satisfies(wanted.isolation):
-        raise EncampError(
+        raise DriverError(
             Code.CONFIGURATION,
             f"Isolation '{wanted.isolation.value}' cannot be had on this host: {verdict.reason}.",
             f"This host's machines have isolation '{isolation.value}': ask for that if it is"

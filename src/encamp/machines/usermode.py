@@ -30,7 +30,7 @@ from encamp.machines.engine import (
 from encamp.machines.hardware import PORTS, SHARES_PORT, Hardware
 from encamp.machines.process import Launch, confinement
 from encamp.machines.standing import standing
-from encamp.model.driver import Isolation
+from encamp.model.driver import DriverError, Isolation
 from encamp.model.errors import Code, EncampError
 from encamp.model.size import MIB, format_bytes
 from encamp.progress import Progress
@@ -115,7 +115,7 @@ def get_kernel(home: Home, least: Isolation, progress: Progress) -> None:
     if own_kernel() is not None:
         return
     if not Isolation.NAMESPACE.satisfies(least):
-        raise EncampError(
+        raise DriverError(
             Code.CONFIGURATION,
             "With Debian's user-mode kernel a machine's isolation is 'namespace': root inside can"
             " reach the memory of that kernel, and by it the files that its process may read.",
@@ -123,7 +123,7 @@ def get_kernel(home: Home, least: Isolation, progress: Progress) -> None:
             " kernel whose isolation is 'kernel'.",
         )
     if confinement() == "none":
-        raise EncampError(
+        raise DriverError(
             Code.CONFIGURATION,
             "Debian's user-mode kernel shows root of a machine all files that the account of its"
             " process may read, and this host's kernel cannot confine that process: it has no"

@@ -86,6 +86,11 @@ DRIVERS = {
 }
 
 
+class DriverError(EncampError):
+    """The driver or the isolation that was asked for cannot be had. Others may do without, so neither
+    the environment nor the host is to blame."""
+
+
 class Wanted(msgspec.Struct, frozen=True):
     """What a machine is to have, as far as drivers differ in it."""
 
@@ -125,7 +130,7 @@ def check_driver(driver: Driver, wanted: Wanted) -> None:
     if lack is None:
         return
     others = [name.value for name, other in DRIVERS.items() if lacks(other, wanted) is None]
-    raise EncampError(
+    raise DriverError(
         Code.USAGE,
         f"The driver '{driver.name.value}' cannot make this machine: {lack}.",
         f"Leave --driver out, or name one that can: {', '.join(others)}."

@@ -28,6 +28,7 @@ from encamp.meeting.frames import Role
 from encamp.meeting.kept import FETCHED
 from encamp.meeting.tickets import digest
 from encamp.model.command import CommandState
+from encamp.model.driver import DriverName
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Command, Copy
 from encamp.model.request import Request
@@ -261,6 +262,17 @@ async def test_a_mistake_in_the_settings_fails_a_job_at_once_and_is_no_fault_of_
         # Nothing keeps the next one from being tried.
         settings.unlink()
         assert (await run(asker, commands, request("true"))).exit_code == 0
+
+
+async def test_a_driver_that_cannot_be_had_fails_a_job_at_once_and_is_no_fault_of_the_environment(
+    home: Home, asker: Asker
+) -> None:
+    wanted = request("true")
+    machine = msgspec.structs.replace(wanted.machine, driver=DriverName.USERMODE, cpus=2)
+    async with asker.agent(home) as commands:
+        result = await run(asker, commands, msgspec.structs.replace(wanted, machine=machine))
+        assert (result.began, result.final, result.environment) == (False, True, False), result
+        assert "cannot make this machine: its machines have 1 processor" in result.failure
 
 
 @pytest.mark.parametrize("whom", ["agent", "carrier", "prepared"])

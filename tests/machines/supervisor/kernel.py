@@ -13,7 +13,7 @@ import time
 
 HEAD = struct.Struct("<III")
 FEATURES = 1 << 32 | 1 << 30 | 1 << 29 | 1 << 1
-PROTOCOL = 1 << 5 | 1 << 9 | 1 << 14
+PROTOCOL = 1 << 3 | 1 << 5 | 1 << 9 | 1 << 14
 MEMORY = 1 << 20
 
 

@@ -16,6 +16,7 @@ from tests.machines.supervisor.running import (
     Kernel,
     Machine,
     alive,
+    in_session,
     running,
     ticks,
     until,
@@ -116,6 +117,22 @@ def test_kernel_that_is_killed_takes_all_with_it(
         assert machine.said() == "encamp-supervisor: the kernel ended by signal 9\n"
         assert alive(pids) == []
         assert left(machine) == set()
+
+
+def test_not_even_a_process_that_just_begins_is_left(
+    tmp_path: Path, initramfs: Path, seccomp: bool
+) -> None:
+    kernels: list[int] = []
+    for turn in range(15):
+        place = tmp_path / f"machine{turn}"
+        with running(place, initramfs, roles="c", seccomp=seccomp) as machine:
+            for _ in range(3):
+                assert machine.command("forks") == "ok"
+            time.sleep(random.random() / 20)
+            kernels.append(machine.kernel())
+            machine.process.kill()
+            machine.process.wait()
+    until(lambda: not any(map(in_session, kernels)), 5)
 
 
 def test_what_an_earlier_life_has_left_is_in_nobodys_way(tmp_path: Path, initramfs: Path) -> None:

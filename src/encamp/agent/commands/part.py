@@ -23,6 +23,7 @@ from encamp.describe.settings import SettingsError, load_settings
 from encamp.door.questions import Exec
 from encamp.home import default_home
 from encamp.meeting.host import Conversation
+from encamp.model.driver import DriverError
 from encamp.model.environment import Environment
 from encamp.model.errors import Code, EncampError
 from encamp.model.job import Copy, Job, MachineRequest, Outcome
@@ -159,7 +160,7 @@ class Part:
             # Whoever asks later is told this sentence alone, and needs the place of the mistake.
             failure = " ".join([failure, *error.detail.splitlines()])
         # What is wrong with somebody's own description is wrong everywhere, until he mends it.
-        blamed = self.own or error.code in REQUEST or of_settings
+        blamed = self.own or error.code in REQUEST or of_settings or isinstance(error, DriverError)
         final = self.gone or (blamed and not error.transient and error.code is not Code.NO_ROOM)
         return PartResult(
             machine=self.machine,

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,6 +57,38 @@ static _Noreturn void run(char **words, int console, int errors, pid_t parent, c
 	_exit(127);
 }
 
+/* A process of the guest's that just begins does not yet ask to die with the kernel's process, and is
+ * left if both of us are killed then, with all of the machine's memory. This one sees us end, and ends
+ * what is left of the kernel's group. */
+static void guard(void)
+{
+	sigset_t all;
+	char byte;
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		fail("cannot make", "a pipe");
+	pid_t child = fork();
+	if (child < 0)
+		fail("cannot", "fork");
+	close(ends[child > 0 ? 0 : 1]);
+	if (child > 0)
+		return;
+	prctl(PR_SET_NAME, "encamp-guard");
+	setsid();
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	/* Nobody is to wait for the end of what else we have. */
+	dup2(ends[0], 0);
+	if (syscall(SYS_close_range, 1, ~0u, 0) < 0)
+		for (int fd = 1; fd < 1024; fd++)
+			close(fd);
+	while (read(0, &byte, 1) < 0)
+		;
+	kill(-kernel, SIGKILL);
+	_exit(0);
+}
+
 void kernel_start(char **words, const char *console, const sigset_t *mask)
 {
 	static char *const own[OWN_WORDS] = {
@@ -88,6 +121,7 @@ void kernel_start(char **words, const char *console, const sigset_t *mask)
 		fail("cannot", "fork");
 	if (kernel == 0)
 		run(all, file, errors, parent, mask);
+	guard();
 	close(file);
 	close(errors);
 }

@@ -35,12 +35,17 @@ enum request {
 
 #define VERSION 1u
 #define REPLY 4u
+#define WANTS_REPLY 8u
 #define BIT(number) (1ull << (number))
 #define PROTOCOL_FEATURES 30
 static const uint64_t features = BIT(VIRTIO_F_VERSION_1) | BIT(VIRTIO_RING_F_EVENT_IDX) |
                                  BIT(VIRTIO_CONSOLE_F_MULTIPORT);
-/* The socket for interrupts, the configuration, messages as kicks and interrupts. */
-static const uint64_t protocol_features = BIT(5) | BIT(9) | BIT(14);
+/* Acknowledgements, the socket for interrupts, the configuration, messages as kicks and interrupts.
+ *
+ * The kernel waits until each kick is acknowledged: so what the guest has said is taken by then. It can
+ * be its last word: drivers of a machine that is switched off take their buffers back, and do not say so
+ * before. */
+static const uint64_t protocol_features = BIT(3) | BIT(5) | BIT(9) | BIT(14);
 
 #define RING_MOST 1024
 #define HEADER 12
@@ -244,7 +249,8 @@ static void handle(struct message *message)
 		tell_config(message);
 		return;
 	case KICK:
-		return; /* Whatever it is about: all queues are looked at next. */
+		console_pump();
+		return;
 	default:
 		driven_wrongly("asks its device for what that does not know");
 	}
@@ -264,7 +270,12 @@ static size_t take(const uint8_t *from, size_t count)
 		return 0;
 	memcpy(&message, from, HEADER + message.size);
 	uint32_t size = message.size;
+	bool waits = message.flags & WANTS_REPLY;
 	handle(&message);
+	if (waits) {
+		message.number = 0;
+		answer(&message, sizeof message.number);
+	}
 	return HEADER + size;
 }
 
