@@ -87,8 +87,8 @@ DRIVERS = {
 
 
 class DriverError(EncampError):
-    """The driver or the isolation that was asked for cannot be had. Others may do without, so neither
-    the environment nor the host is to blame."""
+    """The driver or the isolation that was asked for cannot be had. Others may do without, so
+    neither the environment nor the host is to blame."""
 
 
 class Wanted(msgspec.Struct, frozen=True):

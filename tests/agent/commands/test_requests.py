@@ -235,8 +235,11 @@ async def test_what_is_wrong_with_a_request_is_told_as_its_own_fault(
 ) -> None:
     wanted = request("true")
     machine = msgspec.structs.replace(wanted.machine, **change)
+    assert wanted.job is not None
+    job = msgspec.structs.replace(wanted.job, machine=machine)
+    wanted = msgspec.structs.replace(wanted, machine=machine, job=job)
     async with asker.agent(home) as commands:
-        result = await run(asker, commands, msgspec.structs.replace(wanted, machine=machine))
+        result = await run(asker, commands, wanted)
     assert (result.began, result.final, result.environment) == (False, final, False), result
     assert sentence in result.failure
     assert asker.heard[id_of(wanted)].phase == ("image" if "image" in change else "")
