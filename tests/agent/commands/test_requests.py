@@ -228,18 +228,16 @@ async def test_a_machine_that_was_wanted_for_itself_stays_and_can_be_worked_in(
     [
         ({"image": "no-such-image"}, "no-such-image", True),
         ({"name": "bad name"}, "cannot be a machine's name", True),
+        ({"driver": DriverName.USERMODE, "network": "user"}, "have no network 'user'", True),
     ],
 )
 async def test_what_is_wrong_with_a_request_is_told_as_its_own_fault(
-    home: Home, asker: Asker, change: dict[str, str], sentence: str, final: bool
+    home: Home, asker: Asker, change: dict[str, object], sentence: str, final: bool
 ) -> None:
     wanted = request("true")
     machine = msgspec.structs.replace(wanted.machine, **change)
-    assert wanted.job is not None
-    job = msgspec.structs.replace(wanted.job, machine=machine)
-    wanted = msgspec.structs.replace(wanted, machine=machine, job=job)
     async with asker.agent(home) as commands:
-        result = await run(asker, commands, wanted)
+        result = await run(asker, commands, msgspec.structs.replace(wanted, machine=machine))
     assert (result.began, result.final, result.environment) == (False, final, False), result
     assert sentence in result.failure
     assert asker.heard[id_of(wanted)].phase == ("image" if "image" in change else "")
@@ -265,17 +263,6 @@ async def test_a_mistake_in_the_settings_fails_a_job_at_once_and_is_no_fault_of_
         # Nothing keeps the next one from being tried.
         settings.unlink()
         assert (await run(asker, commands, request("true"))).exit_code == 0
-
-
-async def test_a_driver_that_cannot_be_had_fails_a_job_at_once_and_is_no_fault_of_the_environment(
-    home: Home, asker: Asker
-) -> None:
-    wanted = request("true")
-    machine = msgspec.structs.replace(wanted.machine, driver=DriverName.USERMODE, cpus=2)
-    async with asker.agent(home) as commands:
-        result = await run(asker, commands, msgspec.structs.replace(wanted, machine=machine))
-        assert (result.began, result.final, result.environment) == (False, True, False), result
-        assert "cannot make this machine: its machines have 1 processor" in result.failure
 
 
 @pytest.mark.parametrize("whom", ["agent", "carrier", "prepared"])
