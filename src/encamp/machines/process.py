@@ -219,7 +219,7 @@ class Process:
             self.signal(signal.SIGKILL)
             await self.ended()
             if others:
-                await asyncio.to_thread(_end_all, others)
+                await asyncio.to_thread(_all_end, others)
 
     def kill_now(self, patience: float | None = None) -> None:
         """The same without an event loop. `patience`: seconds to wait for its end at most, for one
@@ -228,7 +228,7 @@ class Process:
             self.signal(signal.SIGKILL)
             if is_readable(self._fd, patience):
                 self._reap()
-            _end_all(others)
+            _all_end(others)
 
     def _reap(self) -> None:
         if self._child is not None:
@@ -257,7 +257,7 @@ def family(pid: int) -> list[int]:
 
 @contextlib.contextmanager
 def _below(pid: int) -> Iterator[list[int]]:
-    """Descriptors of the processes below one. The kernel kills most of them with it, soon after:
+    """Descriptors of the processes below one. They end with it, a moment later:
     a machine is over when nothing works in its directory any more."""
     with contextlib.ExitStack() as held:
         found = []
@@ -269,10 +269,7 @@ def _below(pid: int) -> Iterator[list[int]]:
         yield found
 
 
-def _end_all(processes: list[int]) -> None:
-    for fd in processes:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+def _all_end(processes: list[int]) -> None:
     for fd in processes:
         is_readable(fd, LAST_MOMENTS)
 
