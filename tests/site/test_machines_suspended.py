@@ -191,7 +191,7 @@ def test_machine_suspended_under_kvm_is_not_woken_without_it_nor_on_another_proc
     encamp("suspend", "sleeper")
     directory = directory_of(encamp, site_home, "sleeper")
     before = (directory / "machine.json").read_bytes()
-    change(directory / "machine.json", driver=DriverName.KVM, processor="Another (Vendor 1/2/3)")
+    change(directory / "machine.json", driver="kvm", processor="Another (Vendor 1/2/3)")
     refused = encamp("restore", "sleeper", check=False)
     assert refused.returncode == 79
     assert b"was suspended under KVM" in refused.stderr or b"Vendor 1/2/3" in refused.stderr

@@ -149,10 +149,10 @@ def test_machine_killed_before_it_woke_is_made_again(
         ("destroy", "encamp.machines.directory:MachineDirectory.remove+before", ""),
         ("shutdown", "encamp.agent.moving:Moves.ended+before", ""),
         ("shutdown", "encamp.agent.live:Live.let_go+before", "stopped"),
-        ("pause", "encamp.machines.qemu:Engine.pause+after", ""),
+        ("pause", "encamp.machines.qemu:Qemu.pause+after", ""),
         ("pause", "encamp.agent.live:Live.let_go+before", "paused"),
-        ("suspend", "encamp.machines.qemu:Engine.save+before", ""),
-        ("suspend", "encamp.machines.qemu:Engine.save+after", ""),
+        ("suspend", "encamp.machines.qemu:Qemu.save+before", ""),
+        ("suspend", "encamp.machines.qemu:Qemu.save+after", ""),
         ("suspend", "encamp.agent.live:Live.let_go+before", "suspended"),
         ("keep", "encamp.agent.live:Live.record+before", ""),
         ("keep", "encamp.agent.live:Live.let_go+before", "running"),
@@ -196,7 +196,7 @@ def test_killed_building_leaves_nothing(encamp: Encamp, dying: Dying, tmp_path: 
         ("encamp.machines.freeze:launch+before", "encamp"),
         ("encamp.machines.freeze:launch+after", "encamp"),
         ("encamp.machines.freeze:launch+after", "both"),
-        ("encamp.machines.qemu:Engine.save+before", "encamp"),
+        ("encamp.machines.qemu:Qemu.save+before", "encamp"),
         ("encamp.machines.template:TemplateStore.keep+before", "encamp"),
     ],
 )
@@ -241,8 +241,8 @@ def test_machine_that_answered_is_kept_when_its_start_is_killed(
 @pytest.mark.parametrize(
     ("move", "point", "back"),
     [
-        ("pause", "encamp.machines.qemu:Engine.pause+before", "resume"),
-        ("pause", "encamp.machines.qemu:Engine.pause+after", "resume"),
+        ("pause", "encamp.machines.qemu:Qemu.pause+before", "resume"),
+        ("pause", "encamp.machines.qemu:Qemu.pause+after", "resume"),
         ("suspend", "encamp.guest.channel:Channel.unmount+after", "resume"),
         ("suspend", "encamp.machines.monitor:Monitor.save+before", "resume"),
         ("suspend", "encamp.machines.monitor:Monitor.save+after", "resume"),
@@ -294,7 +294,7 @@ def test_machine_goes_on_when_its_context_cannot_be_written(
         ("encamp.agent.keeper:launch+after", "suspended"),
         ("encamp.agent.keeper:wake+after", "suspended"),
         ("encamp.agent.keeper:Keeper._go_on+before", "suspended"),
-        ("encamp.machines.qemu:Engine.resume+after", "paused"),
+        ("encamp.machines.qemu:Qemu.resume+after", "paused"),
         ("encamp.agent.moving:Moves.moved+after", "running"),
     ],
 )

@@ -131,7 +131,8 @@ async def test_load_is_what_the_kernel_says(home: Home, name: str, place: int) -
     value = await shipped(home, name)
     after = float(Path("/proc/loadavg").read_text().split()[place])
     assert isinstance(value, float)
-    assert min(before, after) <= value <= max(before, after)
+    # The kernel changes it every five seconds, and it may do so twice between the two looks.
+    assert min(before, after) - 0.5 <= value <= max(before, after) + 0.5
 
 
 async def test_disk_is_what_df_says_of_the_agents_home(home: Home) -> None:
