@@ -597,12 +597,13 @@ def test_time_in_which_a_script_stands_still_begins_when_it_does(
 
 def wakers_of(script: psutil.Process) -> list[psutil.Process]:
     """Processes that are to have it go on, should nobody else."""
-    found = psutil.process_iter(["cmdline"])
-    return [
-        each
-        for each in found
+    found = {
+        each.pid: each
+        for each in psutil.process_iter(["cmdline", "ppid"])
         if {"encamp-waker", str(script.pid)} <= {*(each.info["cmdline"] or ())}
-    ]
+    }
+    # A shell's child has its words until it becomes the program that it runs.
+    return [each for each in found.values() if each.info["ppid"] not in found]
 
 
 @pytest.fixture
