@@ -342,7 +342,7 @@ def test_sqlite_loses_nothing_of_three_at_once_one_of_whom_is_killed(
         database.execute("create table t (who, number)")
         database.execute("create index i on t (who, number)")
     database.close()
-    count = 150
+    count = 1000
     places = {"one": machine.share, "two": other.share, "host": source}
     words = [sys.executable, "-c", INSERT]
     writers = {
