@@ -99,6 +99,12 @@ def own_kernel() -> Path | None:
     """The one that was built here, or that somebody names."""
     named = os.environ.get(KERNEL_VARIABLE)
     if named:
+        if not Path(named).is_file():
+            raise DriverError(
+                Code.PROGRAM_MISSING,
+                f"{KERNEL_VARIABLE} names {named}, and there is no such file.",
+                "Name a kernel of user-mode Linux, or leave the variable out.",
+            )
         return Path(named)
     return KERNEL if KERNEL.exists() else None
 
